@@ -1,0 +1,66 @@
+// Devices: where memory comes from and launches run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <metalane/buffer.h>
+#include <metalane/encoder.h>
+#include <metalane/export.h>
+#include <metalane/kernel.h>
+
+namespace metalane {
+
+namespace core {
+class DeviceState;
+}
+
+// Which implementation of a built-in kernel the CPU device runs: `automatic` prefers hand-written native
+// kernels, `native` fails where there is none, `shader` always runs the .metal source.
+enum class KernelChoice : std::uint8_t { automatic, native, shader };
+
+struct DeviceInfo {
+  std::string kind;  // "metal", "cpu", "null"
+  std::string name;
+};
+
+// A device of its own queue, registry and pipelines; two in one process are independent. Cheap to copy,
+// thread-safe.
+class METALANE_API Device {
+ public:
+  // kind: "metal", "cpu", "null", or empty for Metal where there is one and the CPU elsewhere. Throws
+  // DeviceError where there is none of that kind.
+  explicit Device(const std::string& kind = "", KernelChoice kernels = KernelChoice::automatic);
+  explicit Device(std::shared_ptr<core::DeviceState> state) : state_(std::move(state)) {}
+
+  const std::string& kind() const noexcept;
+  const std::string& name() const noexcept;
+  KernelChoice kernels() const noexcept;
+
+  Buffer zeros(const Shape& shape, DType dtype) const;
+  Buffer empty(const Shape& shape, DType dtype) const;
+  // Host memory without a copy. `owner` is kept until nothing uses the memory any more. Throws
+  // ArgumentError where the address is not aligned for the dtype or the device cannot map it.
+  Buffer wrap(void* address, const Shape& shape, DType dtype, bool readonly,
+              std::shared_ptr<void> owner) const;
+  // A new buffer with a copy of `shape` elements at `address`.
+  Buffer copy_of(const void* address, const Shape& shape, DType dtype) const;
+
+  KernelRegistry registry() const;
+  CommandEncoder command_encoder(EncoderOptions options = {}) const;
+  // Returns when nothing that was committed so far is in flight; never throws a submission's error.
+  void synchronize() const;
+
+  bool operator==(const Device& other) const noexcept { return state_ == other.state_; }
+  const std::shared_ptr<core::DeviceState>& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<core::DeviceState> state_;
+};
+
+// The devices that this process can open, the default first.
+METALANE_API std::vector<DeviceInfo> devices();
+
+}  // namespace metalane

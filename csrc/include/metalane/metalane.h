@@ -1,0 +1,14 @@
+// Everything a C++ program needs.
+#pragma once
+
+#include <metalane/buffer.h>
+#include <metalane/device.h>
+#include <metalane/dtype.h>
+#include <metalane/encoder.h>
+#include <metalane/error.h>
+#include <metalane/graph.h>
+#include <metalane/kernel.h>
+#include <metalane/launch.h>
+#include <metalane/ops/dflash2_selector.h>
+#include <metalane/ticket.h>
+#include <metalane/version.h>

@@ -1,0 +1,41 @@
+// The receipt of a committed submission.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <metalane/export.h>
+
+namespace metalane {
+
+namespace core {
+class TicketState;
+}
+
+// Cheap to copy, thread-safe. Tickets of one device finish in commit order.
+class METALANE_API Ticket {
+ public:
+  explicit Ticket(std::shared_ptr<core::TicketState> state) : state_(std::move(state)) {}
+
+  // Blocks until the submission has finished; throws its error, or TimeoutError (the ticket stays valid).
+  void wait(std::optional<double> seconds = std::nullopt) const;
+  // True once finished within `seconds`; never throws the submission's error.
+  bool wait_done(double seconds) const;
+  bool done() const noexcept;
+  // The submission's error; null while it runs and when it succeeded.
+  std::exception_ptr error() const;
+  // "pending", "done" or "failed"; a finished submission may carry a warning that a kernel set instead.
+  std::string status() const;
+  // Seconds on the device from the first launch's start to the last one's end; empty until finished.
+  std::optional<double> gpu_time() const;
+  // Called once, from a runtime thread (or at once where already finished). Must not throw.
+  void on_done(std::function<void()> callback) const;
+  const std::shared_ptr<core::TicketState>& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<core::TicketState> state_;
+};
+
+}  // namespace metalane

@@ -1,0 +1,92 @@
+/* The binary interface between a compiled kernel module and the CPU executor that runs it.
+ *
+ * A module is one kernel of one MSL source, adapted to C++ and compiled, either into a shared object (at run
+ * time) or into the library (built-in kernels). It exports one `const struct metalane_module`, and reaches
+ * the executor only through the table it is given in `attach`.
+ *
+ * How a threadgroup runs: all its threads run on one OS thread, each on a fiber of its own where it must
+ * wait. The executor calls `entry` on a fiber. `entry` takes thread after thread from the group
+ * (`next_thread` up to `end_thread`, the end of the current simdgroup), runs the kernel for it and counts it
+ * in `finished_threads`. A thread that meets a barrier or collective calls into the executor, which parks that fiber
+ * and calls `entry` on a fresh one to go on with the next thread. A kernel that never waits thus runs as a
+ * plain loop.
+ */
+#ifndef METALANE_MODULE_ABI_H
+#define METALANE_MODULE_ABI_H
+
+#include <stdint.h>
+
+#define METALANE_MODULE_ABI_VERSION 1u
+#define METALANE_MAX_BUFFERS 31
+#define METALANE_MAX_THREADGROUP_ARGS 31
+#define METALANE_SIMD_WIDTH 32
+/* The largest operand of a collective, per lane. */
+#define METALANE_MAX_LANE_BYTES 128
+
+/* What every thread of a launch shares. */
+struct metalane_launch {
+  void* buffers[METALANE_MAX_BUFFERS]; /* address bound at [[buffer(i)]], bytes arguments included */
+  uint32_t threadgroup_offsets[METALANE_MAX_THREADGROUP_ARGS]; /* [[threadgroup(i)]] within
+                                                                  metalane_group.threadgroup_memory */
+  uint32_t grid_threads[3];      /* [[threads_per_grid]] */
+  uint32_t grid_groups[3];       /* [[threadgroups_per_grid]] */
+  uint32_t nominal_threads[3];   /* [[dispatch_threads_per_threadgroup]] */
+};
+
+/* One threadgroup while it runs. Thread numbers are linear: x + threads.x * (y + threads.y * z). */
+struct metalane_group {
+  const struct metalane_launch* launch;
+  uint8_t* threadgroup_memory; /* the module's own variables at 0, then the bound arguments */
+  uint32_t position[3];        /* [[threadgroup_position_in_grid]] */
+  uint32_t threads[3];         /* [[threads_per_threadgroup]]: less than nominal at a ragged edge */
+  uint32_t thread_count;       /* product of threads */
+  uint32_t next_thread;        /* the next one that entry takes */
+  uint32_t end_thread;         /* where entry stops taking: the end of the current simdgroup */
+  uint32_t current_thread;     /* the one that runs; set by entry, and by the executor on every switch */
+  uint32_t finished_threads;   /* count; entry adds one after each kernel call */
+};
+
+/* Lanes that meet in a collective. Lane i's operand and result are at `in + i * bytes`, `out + i * bytes`. */
+struct metalane_lanes {
+  uint32_t active; /* bit i: lane i takes part */
+  uint32_t lane_count; /* lanes that the simdgroup has (32, or fewer in the last one) */
+  uint32_t bytes;
+  const uint8_t* in;
+  uint8_t* out;
+};
+typedef void (*metalane_combine)(const struct metalane_lanes* lanes, const void* context);
+
+/* What a module asks of the executor. `site` is an index into the module's `sites`. Every call is made by
+ * the thread `current_thread` of the group that runs on this OS thread. */
+struct metalane_runtime {
+  /* threadgroup_barrier: returns when every thread of the threadgroup waits at this site. */
+  void (*threadgroup_barrier)(struct metalane_group* group, uint32_t site);
+  /* A simd_* or quad_* operation: waits until every lane of the simdgroup has finished or waits somewhere;
+   * then `combine` runs once for the lanes that wait at this site, with `context` of the lowest of them.
+   * `value` and `result` hold `bytes` bytes; they may be the same place. */
+  void (*simd_collective)(struct metalane_group* group, uint32_t site, uint32_t bytes,
+                          const void* value, void* result, metalane_combine combine,
+                          const void* context);
+};
+
+/* Where a barrier or collective stands in the user's text. */
+struct metalane_site {
+  const char* operation; /* "threadgroup_barrier", "simd_sum", ... */
+  const char* file;
+  uint32_t line;
+  uint32_t column;
+};
+
+struct metalane_module {
+  uint32_t abi_version;
+  const char* kernel;
+  const struct metalane_site* sites;
+  uint32_t site_count;
+  /* Called once before the first entry; any thread. */
+  void (*attach)(const struct metalane_runtime* runtime);
+  /* Bytes of the kernel's own `threadgroup` variables; valid after load. */
+  uint32_t (*threadgroup_bytes)(void);
+  void (*entry)(struct metalane_group* group);
+};
+
+#endif
