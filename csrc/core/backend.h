@@ -127,16 +127,18 @@ class Submission {
   virtual void pop_label() = 0;
   // Hands the commands to the device and returns without waiting. Submissions of one device run as if one
   // after another in the order of their commit() calls, which core makes one at a time. `done` is called
-  // exactly once, from any thread but never from inside commit(), in commit order, after the submission's
+  // exactly once, from any thread (also from inside commit()), with no lock of the backend held, in commit order, after the submission's
   // writes are visible to the host; it does not throw. Past `time_limit` seconds of running the submission
-  // is ended with CommandBufferError "timeout". The object may be destroyed after commit() returns.
+  // is ended with CommandBufferError "timeout". The object may be destroyed after commit() returns. Throws
+  // nothing: what goes wrong goes to `done`.
   virtual void commit(std::optional<double> time_limit,
                       std::function<void(const Completion&)> done) = 0;
 };
 
 class Device {
  public:
-  // Joins or lets go of its threads; core has waited for every completion, except in a forked child.
+  // Ends its threads. May run on one of them, inside or after `done`, when the last owner lets go there; that
+  // thread then ends by itself. In a forked child, where the threads do not exist, it only lets go.
   virtual ~Device() = default;
   virtual const Capabilities& capabilities() const = 0;
   // Page-aligned shared memory; zero-filled when `zero`. nbytes may be 0. Throws OutOfMemoryError.

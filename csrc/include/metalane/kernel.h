@@ -99,29 +99,28 @@ struct ConstantValue {
   std::variant<bool, std::int64_t, std::uint64_t, double> value;
 };
 
-namespace backend {
-class Pipeline;
+namespace core {
+struct PipelineState;
 }
 
 // A kernel compiled for one device. Cheap to copy, thread-safe.
 class METALANE_API Pipeline {
  public:
   Pipeline() = default;
-  Pipeline(std::shared_ptr<const backend::Pipeline> impl, std::shared_ptr<const std::string> key)
-      : impl_(std::move(impl)), key_(std::move(key)) {}
+  explicit Pipeline(std::shared_ptr<const core::PipelineState> state) : state_(std::move(state)) {}
 
+  // These throw ArgumentError on an empty handle.
   const KernelSignature& signature() const;
   // The complete key, readable: "name=saxpy source=1f3a... math=safe device=cpu ..."
   const std::string& key() const;
   std::uint32_t max_total_threads_per_threadgroup() const;
   std::uint32_t thread_execution_width() const;
   std::uint32_t static_threadgroup_memory() const;
-  explicit operator bool() const noexcept { return impl_ != nullptr; }
-  const std::shared_ptr<const backend::Pipeline>& impl() const noexcept { return impl_; }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  const std::shared_ptr<const core::PipelineState>& state() const noexcept { return state_; }
 
  private:
-  std::shared_ptr<const backend::Pipeline> impl_;
-  std::shared_ptr<const std::string> key_;
+  std::shared_ptr<const core::PipelineState> state_;
 };
 
 namespace core {

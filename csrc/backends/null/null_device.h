@@ -1,0 +1,73 @@
+// The null device: records launches and runs nothing. It proves that the contract is small, and measures what
+// the runtime itself costs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+
+namespace metalane::null {
+
+// One command as the backend was given it.
+struct RecordedLaunch {
+  const backend::Pipeline* pipeline = nullptr;
+  std::uint32_t first_buffer = 0, buffer_count = 0;            // into Record::buffers
+  std::uint32_t first_bytes = 0, bytes_count = 0;              // into Record::bytes
+  std::uint32_t first_threadgroup = 0, threadgroup_count = 0;  // into Record::threadgroup_memory
+  Grid::Kind grid_kind = Grid::Kind::threadgroups;
+  std::uint32_t grid[3] = {1, 1, 1};
+  std::uint32_t threads_per_threadgroup[3] = {1, 1, 1};
+  std::uint32_t first_label = 0, label_size = 0;  // into Record::text
+  bool barrier_before = false;
+};
+
+struct RecordedBytes {
+  std::uint32_t index = 0;
+  std::uint32_t first = 0, nbytes = 0;  // into Record::data
+};
+
+// A submission's launches in flat arrays, so that recording allocates nothing once they have grown.
+struct Record {
+  std::vector<RecordedLaunch> launches;
+  std::vector<backend::BufferBinding> buffers;
+  std::vector<RecordedBytes> bytes;
+  std::vector<backend::ThreadgroupBinding> threadgroup_memory;
+  std::vector<std::uint8_t> data;
+  std::string text;
+  void clear();
+};
+
+class NullDevice final : public backend::Device, public std::enable_shared_from_this<NullDevice> {
+ public:
+  NullDevice();
+  const backend::Capabilities& capabilities() const override { return capabilities_; }
+  backend::Allocation allocate(std::uint64_t nbytes, bool zero) override;
+  backend::Allocation wrap(void* address, std::uint64_t nbytes, bool readonly) override;
+  void release(const backend::Allocation& allocation, bool wrapped) noexcept override;
+  std::shared_ptr<const backend::Pipeline> compile(const backend::CompileRequest& request) override;
+  std::vector<KernelSignature> inspect(const backend::SourceText& source) override;
+  std::string compiler_key() const override { return "none"; }
+  std::unique_ptr<backend::Submission> open(const backend::SubmissionOptions& options) override;
+  void cancel_all() noexcept override {}
+
+  // The submission committed last. Pipelines in it are named by pointer: valid while they live.
+  Record last_record() const;
+
+ private:
+  friend class NullSubmission;
+  std::unique_ptr<Record> take_record();
+  void committed(std::unique_ptr<Record> record);
+
+  backend::Capabilities capabilities_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<Record> last_;
+  std::unique_ptr<Record> spare_;  // what the submission before the last one grew
+};
+
+std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options);
+
+}  // namespace metalane::null

@@ -1,0 +1,53 @@
+// What the handles of one device share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <metalane/device.h>
+
+#include "core/backend.h"
+#include "core/timeline.h"
+
+namespace metalane::core {
+
+class EncoderState;
+class RegistryState;
+
+class DeviceState : public std::enable_shared_from_this<DeviceState> {
+ public:
+  // Destruction is safe from any thread, a backend's own included.
+  static std::shared_ptr<DeviceState> create(std::shared_ptr<backend::Device> backend, KernelChoice kernels);
+  ~DeviceState();
+
+  backend::Device& backend() const noexcept { return *backend_; }
+  const backend::Capabilities& capabilities() const noexcept { return capabilities_; }
+  KernelChoice kernels() const noexcept { return kernels_; }
+  const std::shared_ptr<RegistryState>& registry() const noexcept { return registry_; }
+  Timeline& timeline() noexcept { return timeline_; }
+
+  // Throws DeviceError in a process that was forked after the device was opened: its threads and locks
+  // belong to the parent.
+  void check_process() const;
+  bool in_other_process() const noexcept;
+
+  void release_allocation(const backend::Allocation& allocation, bool wrapped) noexcept;
+  // No failure is remembered for these addresses any more.
+  void forget_range(const AddressRange& range) noexcept;
+
+ private:
+  DeviceState(std::shared_ptr<backend::Device> backend, KernelChoice kernels);
+
+  std::shared_ptr<backend::Device> backend_;
+  backend::Capabilities capabilities_;
+  KernelChoice kernels_;
+  std::uint64_t fork_generation_;
+  std::shared_ptr<RegistryState> registry_;
+  Timeline timeline_;
+};
+
+}  // namespace metalane::core

@@ -1,0 +1,387 @@
+// See encoder_state.h. The road of a launch: check_launch -> ranges -> barrier? -> backend, or -> graph node.
+#include "core/encoder_state.h"
+
+#include <metalane/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/device_state.h"
+#include "core/storage.h"
+
+namespace metalane::core {
+
+namespace {
+
+std::atomic<std::uint64_t> next_encoder_id{1};
+
+// Merges what covers the same addresses, so that a submission of a million launches stays small.
+void compact(std::vector<TouchedRange>& touched) {
+  std::sort(touched.begin(), touched.end(), [](const TouchedRange& a, const TouchedRange& b) {
+    return std::pair(a.access, a.range.begin) < std::pair(b.access, b.range.begin);
+  });
+  std::size_t kept = 0;
+  for (const TouchedRange& next : touched) {
+    if (kept != 0 && touched[kept - 1].access == next.access && next.range.begin <= touched[kept - 1].range.end) {
+      touched[kept - 1].range.end = std::max(touched[kept - 1].range.end, next.range.end);
+    } else {
+      touched[kept++] = next;
+    }
+  }
+  touched.resize(kept);
+}
+
+// What metalane_fill takes (shaders/memory.metal).
+struct FillParams {
+  std::uint64_t nbytes;
+  std::uint32_t element_bytes;
+  std::uint8_t element[8];
+  std::uint32_t padding;
+};
+constexpr std::uint64_t bytes_per_thread = 16;
+
+}  // namespace
+
+// Holds the encoder for one call of its thread.
+class EncoderState::Use {
+ public:
+  Use(EncoderState& encoder, const char* call, bool must_be_open = true) : encoder_(encoder) {
+    for (;;) {
+      int nobody = 0;
+      if (encoder_.user_.compare_exchange_weak(nobody, 1, std::memory_order_acquire)) break;
+      if (nobody == 1) {
+        throw ArgumentError(std::string("CommandEncoder.") + call +
+                            ": another thread is using this encoder; give each thread its own");
+      }
+    }
+    if (must_be_open && !encoder_.is_open()) {
+      encoder_.user_.store(0, std::memory_order_release);
+      throw ArgumentError(std::string("CommandEncoder.") + call +
+                          ": the encoder was committed or discarded; open a new one");
+    }
+  }
+  ~Use() { encoder_.user_.store(0, std::memory_order_release); }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  EncoderState& encoder_;
+};
+
+std::shared_ptr<EncoderState> EncoderState::open(std::shared_ptr<DeviceState> device, EncoderOptions options) {
+  device->check_process();
+  return std::make_shared<EncoderState>(std::move(device), options);
+}
+
+EncoderState::EncoderState(std::shared_ptr<DeviceState> device, EncoderOptions options)
+    : device_(std::move(device)),
+      options_(options),
+      id_(next_encoder_id.fetch_add(1, std::memory_order_relaxed)),
+      submission_(device_->backend().open({options.concurrent})) {
+  device_->timeline().add_encoder(this);
+}
+
+EncoderState::~EncoderState() {
+  if (is_open()) close();
+}
+
+EncoderCounters EncoderState::counters() const noexcept { return {launches_.load(), barriers_.load()}; }
+
+std::optional<bool> EncoderState::holds_write_to(const AddressRange& range) {
+  int nobody = 0;
+  if (!user_.compare_exchange_strong(nobody, 2, std::memory_order_acquire)) return std::nullopt;
+  const bool holds = std::any_of(touched_.begin(), touched_.end(), [&](const TouchedRange& touched) {
+    return writes(touched.access) && touched.range.overlaps(range);
+  });
+  user_.store(0, std::memory_order_release);
+  return holds;
+}
+
+void EncoderState::dispatch(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
+                            std::span<const ThreadgroupMemory> threadgroup_memory) {
+  Use use(*this, "dispatch");
+  if (!pipeline) throw ArgumentError("CommandEncoder.dispatch", "pipeline", "a pipeline", "an empty handle");
+  encode(pipeline, args, grid, threadgroup_memory, nullptr);
+}
+
+void EncoderState::dispatch_node(const GraphNode& node) {
+  Use use(*this, "encode");
+  std::array<KernelArg, max_buffers> args;
+  std::size_t count = 0;
+  for (const GraphBinding& binding : node.bindings) {
+    args[count++] = binding.bytes.empty() ? KernelArg(binding.index, binding.buffer)
+                                          : KernelArg(binding.index, binding.bytes.data(), binding.bytes.size());
+  }
+  std::vector<TouchedRange> ranges;
+  // A range on both lists is one read-and-write range: what that means for a retry differs.
+  for (const AddressRange& range : node.reads) {
+    const bool also_written = std::find(node.writes.begin(), node.writes.end(), range) != node.writes.end();
+    ranges.push_back({range, also_written ? Access::read_write : Access::read});
+  }
+  for (const AddressRange& range : node.writes) ranges.push_back({range, Access::write});
+  if (node.barrier_before) encode_barrier();
+  encode(node.pipeline, {args.data(), count}, node.grid, node.threadgroup_memory, &ranges);
+}
+
+void EncoderState::encode(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
+                          std::span<const ThreadgroupMemory> threadgroup_memory,
+                          const std::vector<TouchedRange>* ranges) {
+  // A call that throws uses the pending ranges up: they must never reach another launch.
+  const std::optional<std::vector<TouchedRange>> pending = std::exchange(pending_, std::nullopt);
+  checked_.buffer_count = checked_.bytes_count = checked_.threadgroup_count = 0;
+  checked_.touched_count = checked_.handle_count = 0;
+  check_launch(*device_, *pipeline.state(), args, grid, threadgroup_memory, checked_);
+  checked_.launch.label = label_path_;
+  const bool overridden = pending.has_value();
+  std::span<const TouchedRange> touched(checked_.touched.data(), checked_.touched_count);
+  if (overridden) {
+    touched = *pending;
+  } else if (ranges != nullptr) {
+    touched = *ranges;
+  }
+  if (capture_) {
+    capture(pipeline, grid, touched, overridden);
+  } else {
+    record(pipeline, touched);
+  }
+}
+
+void EncoderState::record(const Pipeline& pipeline, std::span<const TouchedRange> touched) {
+  pin_buffers();
+  if (pipelines_.empty() || pipelines_.back().state() != pipeline.state()) {
+    const std::size_t look_back = std::min<std::size_t>(pipelines_.size(), 16);
+    const bool known = std::any_of(pipelines_.end() - static_cast<std::ptrdiff_t>(look_back), pipelines_.end(),
+                                   [&](const Pipeline& kept) { return kept.state() == pipeline.state(); });
+    if (!known) pipelines_.push_back(pipeline);
+  }
+  if (options_.auto_barriers && options_.concurrent) {
+    if (hazards_.conflicts(touched)) encode_barrier();
+    hazards_.add(touched);
+  }
+  remember(touched);
+  submission_->dispatch(checked_.launch);
+  launches_.store(launches_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void EncoderState::pin_buffers() {
+  for (std::size_t i = 0; i < checked_.handle_count; ++i) {
+    const std::shared_ptr<Storage>& storage = checked_.handles[i]->storage();
+    if (storage->pinned_by_encoder.load(std::memory_order_relaxed) == id_) continue;
+    if (!storage->try_pin()) throw ArgumentError("CommandEncoder.dispatch: a buffer was released during the call");
+    storage->pinned_by_encoder.store(id_, std::memory_order_relaxed);
+    pinned_.push_back(storage);
+  }
+}
+
+void EncoderState::remember(std::span<const TouchedRange> touched) {
+  touched_.insert(touched_.end(), touched.begin(), touched.end());
+  if (touched_.size() > compact_touched_at_) {
+    compact(touched_);
+    compact_touched_at_ = std::max<std::size_t>(8192, touched_.size() * 2);
+  }
+}
+
+void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span<const TouchedRange> touched,
+                           bool overridden) {
+  GraphNode node;
+  node.pipeline = pipeline;
+  node.label = label_path_;
+  for (std::size_t i = 0; i < checked_.buffer_count; ++i) {
+    node.bindings.push_back({checked_.buffers[i].index, checked_.buffers[i].access, *checked_.handles[i], {}});
+  }
+  for (std::size_t i = 0; i < checked_.bytes_count; ++i) {
+    const backend::BytesBinding& bytes = checked_.bytes[i];
+    node.bindings.push_back({bytes.index, Access::read, {}, {bytes.data, bytes.data + bytes.nbytes}});
+  }
+  std::sort(node.bindings.begin(), node.bindings.end(),
+            [](const GraphBinding& a, const GraphBinding& b) { return a.index < b.index; });
+  for (std::size_t i = 0; i < checked_.threadgroup_count; ++i) {
+    node.threadgroup_memory.push_back({checked_.threadgroup_memory[i].index, checked_.threadgroup_memory[i].nbytes});
+  }
+  node.grid = grid;
+  for (const TouchedRange& range : touched) {
+    if (reads(range.access)) node.reads.push_back(range.range);
+    if (writes(range.access)) node.writes.push_back(range.range);
+  }
+  node.ranges_overridden = overridden;
+  node.barrier_before = capture_barrier_;
+  capture_barrier_ = false;
+  capture_->push_back(std::move(node));
+}
+
+void EncoderState::copy(const Buffer& source, const Buffer& destination) {
+  Use use(*this, "copy");
+  if (source.nbytes() != destination.nbytes()) {
+    throw ArgumentError("CommandEncoder.copy", "destination",
+                        std::to_string(source.nbytes()) + " bytes like the source",
+                        std::to_string(destination.nbytes()));
+  }
+  const AddressRange from = source.range(), to = destination.range();
+  if (from.overlaps(to)) {
+    throw ArgumentError("CommandEncoder.copy", "destination", "apart from the source", "an overlapping range");
+  }
+  const std::uint64_t nbytes = source.nbytes();
+  if (nbytes == 0) return;
+  const std::vector<TouchedRange> ranges = {{from, Access::read}, {to, Access::write}};
+  const KernelArg args[] = {{0, source}, {1, destination}, {2, nbytes}};
+  encode(builtin_pipeline(*device_, "metalane_copy"), args,
+         Grid::threads({(nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, &ranges);
+}
+
+void EncoderState::fill(const Buffer& buffer, std::span<const std::uint8_t> element) {
+  Use use(*this, "fill");
+  if (element.size() != size_of(buffer.dtype())) {
+    throw ArgumentError("CommandEncoder.fill", "value",
+                        "one " + std::string(name_of(buffer.dtype())) + " of " +
+                            std::to_string(size_of(buffer.dtype())) + " bytes",
+                        std::to_string(element.size()) + " bytes");
+  }
+  FillParams params{};
+  params.nbytes = buffer.nbytes();
+  params.element_bytes = static_cast<std::uint32_t>(element.size());
+  std::memcpy(params.element, element.data(), element.size());
+  const std::vector<TouchedRange> ranges = {{buffer.range(), Access::write}};
+  if (params.nbytes == 0) return;
+  const KernelArg args[] = {{0, buffer}, {1, params}};
+  encode(builtin_pipeline(*device_, "metalane_fill"), args,
+         Grid::threads({(params.nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, &ranges);
+}
+
+void EncoderState::memory_barrier() {
+  Use use(*this, "memory_barrier");
+  encode_barrier();
+}
+
+void EncoderState::encode_barrier() {
+  if (capture_) {
+    capture_barrier_ = !capture_->empty();
+    return;
+  }
+  // Nothing ran since the last barrier (or ever): this one would order nothing.
+  if (launches_.load(std::memory_order_relaxed) == launches_at_barrier_) return;
+  launches_at_barrier_ = launches_.load(std::memory_order_relaxed);
+  hazards_.clear();
+  if (!options_.concurrent) return;
+  submission_->barrier();
+  barriers_.store(barriers_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void EncoderState::start_capture() {
+  Use use(*this, "start_capture");
+  if (capture_) throw ArgumentError("CommandEncoder.start_capture: a capture is already open");
+  capture_.emplace();
+  capture_barrier_ = false;
+}
+
+bool EncoderState::is_capturing() {
+  Use use(*this, "is_capturing", false);
+  return capture_.has_value();
+}
+
+ComputeGraph EncoderState::take_capture() {
+  Use use(*this, "take_capture");
+  if (!capture_) throw ArgumentError("CommandEncoder.take_capture: no capture is open; call start_capture first");
+  auto nodes = std::make_shared<const std::vector<GraphNode>>(std::move(*capture_));
+  capture_.reset();
+  pending_.reset();
+  return ComputeGraph(std::move(nodes));
+}
+
+void EncoderState::abandon_capture() {
+  Use use(*this, "abandon_capture", false);
+  capture_.reset();
+  pending_.reset();
+}
+
+void EncoderState::set_pending_buffer_ranges(std::vector<AddressRange> reads, std::vector<AddressRange> writes) {
+  Use use(*this, "set_pending_buffer_ranges");
+  std::vector<TouchedRange> ranges;
+  for (const auto& [list, access] : {std::pair(&reads, Access::read), std::pair(&writes, Access::write)}) {
+    for (const AddressRange& range : *list) {
+      if (range.begin > range.end) {
+        throw ArgumentError("CommandEncoder.set_pending_buffer_ranges", "range", "begin <= end",
+                            std::to_string(range.begin) + " > " + std::to_string(range.end));
+      }
+      ranges.push_back({range, access});
+    }
+  }
+  pending_ = std::move(ranges);
+}
+
+void EncoderState::push_label(std::string_view name) {
+  Use use(*this, "label");
+  label_starts_.push_back(label_path_.size());
+  if (!label_path_.empty()) label_path_ += '/';
+  label_path_ += name;
+  submission_->push_label(name);
+}
+
+void EncoderState::pop_label() {
+  Use use(*this, "label");
+  if (label_starts_.empty()) throw ArgumentError("CommandEncoder.pop_label: no label is open");
+  label_path_.resize(label_starts_.back());
+  label_starts_.pop_back();
+  submission_->pop_label();
+}
+
+void EncoderState::wait_for(const Ticket& ticket) {
+  Use use(*this, "wait_for");
+  // Work of one device is ordered already; what has failed must still be told.
+  waits_.push_back(ticket.state());
+}
+
+Ticket EncoderState::commit(std::optional<double> time_limit) {
+  Use use(*this, "commit");
+  device_->check_process();
+  if (capture_) {
+    throw ArgumentError("CommandEncoder.commit: a capture is open; call take_capture or abandon_capture first");
+  }
+  if (time_limit && !(*time_limit > 0)) {
+    throw ArgumentError("CommandEncoder.commit", "timeout", "a positive number of seconds",
+                        std::to_string(*time_limit));
+  }
+  end_labels();
+  auto flight = std::make_shared<Flight>();
+  flight->submission = std::move(submission_);
+  flight->time_limit = time_limit;
+  flight->touched = std::move(touched_);
+  flight->pinned = std::move(pinned_);
+  flight->pipelines = std::move(pipelines_);
+  flight->waits = std::move(waits_);
+  flight->ticket = std::make_shared<TicketState>(device_);
+  Ticket ticket(flight->ticket);
+  open_.store(false, std::memory_order_release);
+  touched_.clear();
+  pinned_.clear();
+  // The flight is on the timeline before the encoder leaves it: a host read always finds its writes.
+  device_->timeline().submit(std::move(flight));
+  device_->timeline().remove_encoder(this);
+  return ticket;
+}
+
+void EncoderState::discard() noexcept {
+  int nobody = 0;
+  while (!user_.compare_exchange_weak(nobody, 1, std::memory_order_acquire)) nobody = 0;
+  if (is_open()) close();
+  user_.store(0, std::memory_order_release);
+}
+
+void EncoderState::end_labels() noexcept {
+  for (; !label_starts_.empty(); label_starts_.pop_back()) submission_->pop_label();
+  label_path_.clear();
+}
+
+void EncoderState::close() noexcept {
+  open_.store(false, std::memory_order_release);
+  capture_.reset();
+  submission_.reset();
+  if (!device_->in_other_process()) device_->timeline().remove_encoder(this);
+  for (const auto& storage : pinned_) storage->unpin();
+  pinned_.clear();
+  touched_.clear();
+  pipelines_.clear();
+  waits_.clear();
+}
+
+}  // namespace metalane::core

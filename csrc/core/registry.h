@@ -1,0 +1,101 @@
+// Sources by name, and the pipelines built from them, found or built under a complete key.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <metalane/kernel.h>
+
+#include "core/backend.h"
+#include "core/fork.h"
+
+namespace metalane::core {
+
+class DeviceState;
+
+inline constexpr std::uint32_t max_buffers = 31;  // Metal's buffer argument table
+
+// A compiled kernel with what the encoder looks up for every launch.
+struct PipelineState {
+  std::shared_ptr<const backend::Pipeline> compiled;
+  std::shared_ptr<const backend::Device> device;
+  std::string key;
+  std::array<std::int8_t, max_buffers> argument_at;  // index into signature.arguments; -1: nothing there
+  std::uint32_t buffer_mask = 0;                     // bit i: [[buffer(i)]] must be bound
+  std::uint32_t threadgroup_mask = 0;                // bit i: [[threadgroup(i)]] must be bound
+
+  PipelineState(std::shared_ptr<const backend::Pipeline> compiled, std::shared_ptr<const backend::Device> device,
+                std::string key);
+};
+
+// One device's registry. Thread-safe; one lock finds or places an entry, the entry's own lock builds it, so
+// that different kernels compile at once and one kernel compiles once.
+class RegistryState {
+ public:
+  explicit RegistryState(std::shared_ptr<backend::Device> device)
+      : device_(std::move(device)), fork_generation_(core::fork_generation()) {}
+
+  void register_source(const std::string& name, const std::string& source);
+  void register_header(const std::string& name, const std::string& text);
+  Pipeline pipeline(const std::string& name, const std::vector<ConstantValue>& constants, MathMode math);
+  std::vector<KernelSignature> kernels(const std::string& name);
+  std::vector<std::string> names() const;
+
+  // pipeline(name) without constants and with safe math, by one hash lookup once it was built.
+  Pipeline default_pipeline(std::string_view name);
+  // The same for a kernel that the library carries, whatever was registered under its name. The reference
+  // stays valid for the registry's life.
+  const Pipeline& builtin_pipeline(std::string_view name);
+
+ private:
+  struct Source {
+    std::shared_ptr<const backend::SourceText> text;
+    std::string hash;  // of text and headers
+    std::vector<std::string> kernel_names;
+  };
+  struct Entry {
+    std::mutex building;
+    Pipeline pipeline;
+  };
+  struct TransparentHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  using PipelineMap = std::unordered_map<std::string, Pipeline, TransparentHash, std::equal_to<>>;
+  struct Target {
+    std::shared_ptr<const Source> source;
+    std::string function;
+  };
+
+  void check_process() const;
+  Target find(const std::string& name);
+  Target find_builtin(const std::string& name);
+  std::shared_ptr<const Source> registered(const std::string& name);
+  std::shared_ptr<const Source> read(const std::string& name, const std::string& text,
+                                     const std::map<std::string, std::string>& headers, bool builtin);
+  Pipeline build(const Target& target, const std::vector<ConstantValue>& constants, MathMode math);
+
+  std::shared_ptr<backend::Device> device_;
+  std::uint64_t fork_generation_;
+  mutable std::shared_mutex mutex_;
+  std::map<std::string, std::string> texts_;
+  std::map<std::string, std::string> headers_;
+  std::map<std::string, std::shared_ptr<const Source>> sources_;  // read ones, dropped when a text changes
+  std::map<std::string, std::shared_ptr<const Source>> builtin_sources_;
+  std::map<std::string, std::shared_ptr<Entry>> entries_;
+  PipelineMap defaults_;
+  PipelineMap builtins_;
+  std::uint64_t changes_ = 0;  // of texts_ and headers_
+};
+
+// The built-in kernel `name` of the encoder's or buffer's device.
+const Pipeline& builtin_pipeline(DeviceState& device, std::string_view name);
+
+}  // namespace metalane::core

@@ -1,0 +1,51 @@
+// Pins and the one moment at which pages go back.
+#include "core/storage.h"
+
+#include "core/device_state.h"
+
+namespace metalane::core {
+
+Storage::Storage(std::shared_ptr<DeviceState> device, const backend::Allocation& allocation, bool wrapped,
+                 bool readonly, std::shared_ptr<void> owner)
+    : device_(std::move(device)),
+      allocation_(allocation),
+      owner_(std::move(owner)),
+      wrapped_(wrapped),
+      readonly_(readonly) {}
+
+Storage::~Storage() {
+  // Nobody can pin any more: the last owner is gone.
+  if ((uses_.load(std::memory_order_acquire) & freed_bit) == 0) free_pages();
+}
+
+bool Storage::try_pin() noexcept {
+  std::uint64_t uses = uses_.load(std::memory_order_relaxed);
+  do {
+    if ((uses & released_bit) != 0) return false;
+  } while (!uses_.compare_exchange_weak(uses, uses + 1, std::memory_order_acq_rel));
+  return true;
+}
+
+void Storage::unpin() noexcept {
+  // The thread that takes a released storage's last pin away frees it.
+  if (uses_.fetch_sub(1, std::memory_order_acq_rel) == (released_bit | 1)) {
+    std::uint64_t expected = released_bit;
+    if (uses_.compare_exchange_strong(expected, released_bit | freed_bit)) free_pages();
+  }
+}
+
+void Storage::release() noexcept {
+  if (uses_.fetch_or(released_bit, std::memory_order_acq_rel) == 0) {
+    std::uint64_t expected = released_bit;
+    if (uses_.compare_exchange_strong(expected, released_bit | freed_bit)) free_pages();
+  }
+}
+
+void Storage::free_pages() noexcept {
+  const auto begin = reinterpret_cast<std::uint64_t>(allocation_.address);
+  device_->forget_range({begin, begin + allocation_.nbytes});
+  device_->release_allocation(allocation_, wrapped_);
+  owner_.reset();
+}
+
+}  // namespace metalane::core

@@ -1,0 +1,53 @@
+// One allocation and who uses it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/backend.h"
+
+namespace metalane::core {
+
+class DeviceState;
+
+// Owned by the handles, views, graphs and launches that name it. Its pages are freed with it, or by
+// release() as soon as no pin holds them. A pin is a promise to hold the pages: a launch recorded or in
+// flight, or a host view (NumPy, DLPack). Thread-safe.
+class Storage {
+ public:
+  Storage(std::shared_ptr<DeviceState> device, const backend::Allocation& allocation, bool wrapped,
+          bool readonly, std::shared_ptr<void> owner);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  // False once released.
+  bool try_pin() noexcept;
+  void unpin() noexcept;
+  void release() noexcept;
+  bool released() const noexcept { return (uses_.load(std::memory_order_acquire) & released_bit) != 0; }
+
+  std::uint8_t* address() const noexcept { return static_cast<std::uint8_t*>(allocation_.address); }
+  std::uint64_t nbytes() const noexcept { return allocation_.nbytes; }
+  void* native() const noexcept { return allocation_.native; }
+  bool readonly() const noexcept { return readonly_; }
+  const std::shared_ptr<DeviceState>& device() const noexcept { return device_; }
+
+  // The last encoder that pinned this storage, so that one pins it once.
+  std::atomic<std::uint64_t> pinned_by_encoder{0};
+
+ private:
+  void free_pages() noexcept;
+
+  static constexpr std::uint64_t released_bit = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t freed_bit = std::uint64_t{1} << 62;
+  std::atomic<std::uint64_t> uses_{0};
+  std::shared_ptr<DeviceState> device_;
+  backend::Allocation allocation_;
+  std::shared_ptr<void> owner_;
+  bool wrapped_;
+  bool readonly_;
+};
+
+}  // namespace metalane::core
