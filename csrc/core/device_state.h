@@ -33,7 +33,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   // Throws DeviceError in a process that was forked after the device was opened: its threads and locks
   // belong to the parent.
   void check_process() const;
-  bool in_other_process() const noexcept;
+  METALANE_API bool in_other_process() const noexcept;
 
   void release_allocation(const backend::Allocation& allocation, bool wrapped) noexcept;
   // No failure is remembered for these addresses any more.

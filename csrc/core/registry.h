@@ -49,7 +49,7 @@ class RegistryState {
   std::vector<std::string> names() const;
 
   // pipeline(name) without constants and with safe math, by one hash lookup once it was built.
-  Pipeline default_pipeline(std::string_view name);
+  METALANE_API Pipeline default_pipeline(std::string_view name);
   // The same for a kernel that the library carries, whatever was registered under its name. The reference
   // stays valid for the registry's life.
   const Pipeline& builtin_pipeline(std::string_view name);

@@ -23,8 +23,8 @@ class Storage {
   Storage& operator=(const Storage&) = delete;
 
   // False once released.
-  bool try_pin() noexcept;
-  void unpin() noexcept;
+  METALANE_API bool try_pin() noexcept;
+  METALANE_API void unpin() noexcept;
   void release() noexcept;
   bool released() const noexcept { return (uses_.load(std::memory_order_acquire) & released_bit) != 0; }
 

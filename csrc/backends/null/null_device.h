@@ -55,7 +55,7 @@ class NullDevice final : public backend::Device, public std::enable_shared_from_
   void cancel_all() noexcept override {}
 
   // The submission committed last. Pipelines in it are named by pointer: valid while they live.
-  Record last_record() const;
+  METALANE_API Record last_record() const;
 
  private:
   friend class NullSubmission;

@@ -1,8 +1,6 @@
 // Marks the symbols that libmetalane exports; everything else is hidden.
 #pragma once
 
-#if defined(METALANE_BUILDING)
+// Also in programs that use the library: exceptions cross the boundary, and a hidden type_info is another type to
+// some C++ runtimes.
 #define METALANE_API __attribute__((visibility("default")))
-#else
-#define METALANE_API
-#endif
