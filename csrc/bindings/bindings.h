@@ -1,0 +1,118 @@
+// What the files of the extension module share: one bind function a file, and the conversions between Python's
+// objects and the runtime's.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <metalane/metalane.h>
+
+namespace metalane::python {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& module);
+void bind_kernel(nb::module_& module);
+void bind_buffer(nb::module_& module);
+void bind_ticket(nb::module_& module);
+void bind_graph(nb::module_& module);
+void bind_encoder(nb::module_& module);
+void bind_device(nb::module_& module);
+void bind_struct(nb::module_& module);
+void bind_lifetime(nb::module_& module);
+void bind_layouts(nb::module_& module);
+void bind_null_record(nb::module_& module);
+void bind_dflash2_selector(nb::module_& module);
+
+// errors.cpp ------------------------------------------------------------------------------------------------
+// The Python exception of metalane.errors for an exception of the runtime.
+nb::object exception_object(const std::exception_ptr& error);
+// The same, set as Python's current error: for slots that nanobind does not wrap.
+void set_python_error(const std::exception_ptr& error) noexcept;
+
+// convert.cpp -----------------------------------------------------------------------------------------------
+// NumPy's dtype of an element type (ml_dtypes' for bfloat16); borrowed from a cache that lives for ever.
+nb::handle numpy_dtype(DType dtype);
+// Whatever NumPy takes for a dtype, and the short names "f32", "bf16", ... Throws DTypeError.
+DType dtype_from(nb::handle value, const char* op);
+// An int, or a sequence of up to eight.
+Shape shape_from(nb::handle value, const char* op);
+nb::tuple shape_tuple(const Shape& shape);
+// An int, or a sequence of one to three; missing ones are 1.
+Size3 size3_from(nb::handle value, const char* op, const char* argument);
+nb::tuple size3_tuple(const Size3& size);
+std::uint64_t u64_from(nb::handle value, const char* op, const char* argument);
+// A non-negative number of seconds, or None.
+std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument);
+// {name or index: bool, int or float}, or None.
+std::vector<ConstantValue> constants_from(nb::handle value, const char* op);
+std::string repr_of(nb::handle value);
+std::string type_name_of(nb::handle value);
+
+// scalar.cpp ------------------------------------------------------------------------------------------------
+// Where a scalar that is being converted came from, for the error's words; formatted only when it fails.
+struct ScalarSource {
+  std::string_view op;
+  std::string_view argument;
+  std::int64_t element = -1;  // index within an array; negative: not one
+};
+// Writes `value` as a device scalar, range-checked: integers refuse what does not fit, floats refuse finite
+// numbers that would become infinite. Throws ArgumentError or DTypeError.
+void pack_scalar(ScalarType type, nb::handle value, void* out, const ScalarSource& source);
+nb::object unpack_scalar(ScalarType type, const void* in);
+std::size_t scalar_size(ScalarType type) noexcept;
+ScalarType scalar_of(DType dtype) noexcept;
+const char* scalar_name(ScalarType type) noexcept;
+
+// lifetime.cpp ----------------------------------------------------------------------------------------------
+// An owner for wrapped memory that may be dropped on any thread, without the GIL: `release(object)` then runs
+// on a thread that holds it.
+std::shared_ptr<void> deferred_owner(void* object, void (*release)(void*));
+std::shared_ptr<void> deferred_reference(nb::object object);
+// Runs the releases that are due; the caller holds the GIL.
+void drain_deferred() noexcept;
+// Remembers work that interpreter exit has to wait for.
+void track_ticket(const Ticket& ticket);
+
+// wait.cpp --------------------------------------------------------------------------------------------------
+// Waits without the GIL and lets signal handlers run at least every 50 ms; an exception that one raises
+// (KeyboardInterrupt) ends the wait.
+void wait_for_ticket(const Ticket& ticket, std::optional<double> seconds);
+// Until no committed work writes the buffer's range; throws that work's error.
+void wait_for_buffer(const Buffer& buffer);
+
+// buffer.cpp ------------------------------------------------------------------------------------------------
+// Keeps the pages of a buffer in place for a NumPy array or a DLPack tensor, whatever the buffer does.
+class HostView {
+ public:
+  explicit HostView(const Buffer& buffer);
+  ~HostView();
+  HostView(const HostView&) = delete;
+  HostView& operator=(const HostView&) = delete;
+  const Buffer& buffer() const noexcept { return buffer_; }
+  void* address() const noexcept { return address_; }
+
+ private:
+  Buffer buffer_;
+  void* address_;
+};
+nb::object numpy_view(const Buffer& buffer);
+
+// dlpack.cpp ------------------------------------------------------------------------------------------------
+nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device, nb::handle copy);
+Buffer buffer_from_dlpack(nb::handle source, const Device& device);
+
+// encoder.cpp -----------------------------------------------------------------------------------------------
+struct Encoder {
+  CommandEncoder core;
+  std::optional<Ticket> ticket;
+};
+
+}  // namespace metalane::python

@@ -1,0 +1,224 @@
+// Conversions of call arguments: dtypes, shapes, sizes, constants.
+#include <array>
+#include <cmath>
+
+#include "bindings/bindings.h"
+
+namespace metalane::python {
+
+namespace {
+
+constexpr std::size_t kDTypes = static_cast<std::size_t>(DType::int64) + 1;
+constexpr std::array<const char*, kDTypes> kShortNames = {"f32", "f16", "bf16", "u8",  "i8", "u16",
+                                                          "i16", "u32", "i32",  "u64", "i64"};
+
+// Filled on first use, so that importing the extension imports nothing else.
+const std::array<PyObject*, kDTypes>& numpy_dtypes() {
+  static std::array<PyObject*, kDTypes> cache{};
+  if (cache.back() == nullptr) {
+    nb::object make = nb::module_::import_("numpy").attr("dtype");
+    for (std::size_t i = 0; i < kDTypes; ++i) {
+      const auto dtype = static_cast<DType>(i);
+      nb::object dtype_object = dtype == DType::bfloat16
+                                    ? make(nb::module_::import_("ml_dtypes").attr("bfloat16"))
+                                    : make(std::string(name_of(dtype)));
+      cache[i] = dtype_object.release().ptr();
+    }
+  }
+  return cache;
+}
+
+std::optional<DType> dtype_by_name(std::string_view name) {
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    if (name == kShortNames[i] || name == name_of(static_cast<DType>(i))) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void throw_dtype(nb::handle value, const char* op) {
+  std::string names;
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    names += (i == 0 ? "" : ", ") + std::string(name_of(static_cast<DType>(i)));
+  }
+  throw DTypeError(op, "dtype", "one of " + names, repr_of(value));
+}
+
+}  // namespace
+
+std::string repr_of(nb::handle value) {
+  constexpr std::size_t kLongest = 120;
+  std::string text = nb::repr(value).c_str();
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+std::string type_name_of(nb::handle value) { return nb::type_name(value.type()).c_str(); }
+
+nb::handle numpy_dtype(DType dtype) { return numpy_dtypes()[static_cast<std::size_t>(dtype)]; }
+
+DType dtype_from(nb::handle value, const char* op) {
+  const std::array<PyObject*, kDTypes>& known = numpy_dtypes();
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    if (value.ptr() == known[i]) return static_cast<DType>(i);
+  }
+  if (nb::isinstance<nb::str>(value)) {
+    if (std::optional<DType> dtype = dtype_by_name(nb::cast<std::string>(value))) return *dtype;
+  }
+  // NumPy reads None as float64, which would hide a forgotten argument.
+  if (value.is_none()) throw_dtype(value, op);
+  PyObject* made = PyObject_CallFunctionObjArgs(nb::module_::import_("numpy").attr("dtype").ptr(), value.ptr(),
+                                                static_cast<PyObject*>(nullptr));
+  if (made == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+    PyErr_Clear();
+    throw_dtype(value, op);
+  }
+  nb::object dtype = nb::steal(made);
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    if (dtype.equal(nb::handle(known[i]))) return static_cast<DType>(i);
+  }
+  throw_dtype(value, op);
+}
+
+std::uint64_t u64_from(nb::handle value, const char* op, const char* argument) {
+  const char* expected = "an integer from 0 to 2^64 - 1";
+  if (PyIndex_Check(value.ptr()) == 0) {
+    throw DTypeError(op, argument, expected, repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) throw nb::python_error();
+  const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
+  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    throw ArgumentError(op, argument, expected, repr_of(value));
+  }
+  return number;
+}
+
+namespace {
+
+// The items of a tuple, list or any other sequence that is not a string.
+nb::object items_of(nb::handle value, const char* op, const char* argument, const char* expected) {
+  const bool text = nb::isinstance<nb::str>(value) || nb::isinstance<nb::bytes>(value);
+  if (text || PySequence_Check(value.ptr()) == 0) {
+    throw DTypeError(op, argument, expected, repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
+  if (!items.is_valid()) throw nb::python_error();
+  return items;
+}
+
+}  // namespace
+
+Shape shape_from(nb::handle value, const char* op) {
+  if (PyIndex_Check(value.ptr()) != 0) return Shape({u64_from(value, op, "shape")});
+  const char* expected = "an integer or a sequence of at most 8 integers";
+  nb::object items = items_of(value, op, "shape", expected);
+  std::array<std::uint64_t, Shape::max_rank> dims;
+  const Py_ssize_t rank = PyTuple_Size(items.ptr());
+  if (rank > static_cast<Py_ssize_t>(Shape::max_rank)) {
+    throw ArgumentError(op, "shape", expected, std::to_string(rank) + " integers");
+  }
+  for (Py_ssize_t axis = 0; axis < rank; ++axis) {
+    dims[static_cast<std::size_t>(axis)] = u64_from(PyTuple_GetItem(items.ptr(), axis), op, "shape");
+  }
+  return Shape(std::span<const std::uint64_t>(dims.data(), static_cast<std::size_t>(rank)));
+}
+
+nb::tuple shape_tuple(const Shape& shape) {
+  nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.rank())));
+  for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
+    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(axis), PyLong_FromUnsignedLongLong(shape[axis]));
+  }
+  return nb::borrow<nb::tuple>(tuple);
+}
+
+Size3 size3_from(nb::handle value, const char* op, const char* argument) {
+  Size3 size;
+  if (PyLong_Check(value.ptr()) != 0 || PyIndex_Check(value.ptr()) != 0) {
+    size.x = u64_from(value, op, argument);
+    return size;
+  }
+  const char* expected = "an integer or one to three integers";
+  nb::object items = items_of(value, op, argument, expected);
+  const Py_ssize_t count = PyTuple_Size(items.ptr());
+  if (count < 1 || count > 3) throw ArgumentError(op, argument, expected, repr_of(value));
+  std::uint64_t* const axes[3] = {&size.x, &size.y, &size.z};
+  for (Py_ssize_t axis = 0; axis < count; ++axis) {
+    *axes[axis] = u64_from(PyTuple_GetItem(items.ptr(), axis), op, argument);
+  }
+  return size;
+}
+
+nb::tuple size3_tuple(const Size3& size) { return nb::make_tuple(size.x, size.y, size.z); }
+
+std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument) {
+  if (value.is_none()) return std::nullopt;
+  const double seconds = PyFloat_AsDouble(value.ptr());
+  if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    throw DTypeError(op, argument, "a number of seconds or None",
+                     repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  if (std::isnan(seconds) || seconds < 0) {
+    throw ArgumentError(op, argument, "a number of seconds from 0 up", repr_of(value));
+  }
+  // Beyond any process's life; clocks overflow on more.
+  constexpr double kLongest = 1e9;
+  return seconds < kLongest ? std::optional<double>(seconds) : std::nullopt;
+}
+
+namespace {
+
+ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
+  ConstantValue constant;
+  if (nb::isinstance<nb::str>(key)) {
+    constant.key = nb::cast<std::string>(key);
+  } else {
+    const std::uint64_t index = u64_from(key, op, "constants");
+    if (index > UINT32_MAX) throw ArgumentError(op, "constants", "an index below 2^32", repr_of(key));
+    constant.key = static_cast<std::uint32_t>(index);
+  }
+  if (PyBool_Check(value.ptr())) {
+    constant.value = value.is(nb::handle(Py_True));
+  } else if (PyIndex_Check(value.ptr()) != 0) {
+    nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+    if (!index.is_valid()) throw nb::python_error();
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow == 0) {
+      constant.value = static_cast<std::int64_t>(number);
+    } else {
+      constant.value = u64_from(index, op, "constants");
+    }
+  } else {
+    const double number = PyFloat_AsDouble(value.ptr());
+    if (number == -1.0 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      throw DTypeError(op, "constants[" + repr_of(key) + "]", "a bool, an integer or a float",
+                       repr_of(value) + " (" + type_name_of(value) + ")");
+    }
+    constant.value = number;
+  }
+  return constant;
+}
+
+}  // namespace
+
+std::vector<ConstantValue> constants_from(nb::handle value, const char* op) {
+  std::vector<ConstantValue> constants;
+  if (value.is_none()) return constants;
+  if (!nb::isinstance<nb::dict>(value)) {
+    throw DTypeError(op, "constants", "a dict {name or index: value} or None",
+                     repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  // A copy: converting a value may run Python code that changes the caller's dict.
+  nb::object items = nb::steal(PyDict_Items(value.ptr()));
+  const Py_ssize_t count = PyList_Size(items.ptr());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const item = PyList_GetItem(items.ptr(), i);
+    constants.push_back(constant_from(PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), op));
+  }
+  return constants;
+}
+
+}  // namespace metalane::python

@@ -1,0 +1,290 @@
+// The command encoder: dispatch, copies, capture, labels, commit.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <utility>
+
+#include "bindings/arguments.h"
+#include "core/device_state.h"
+#include "core/encoder_state.h"
+#include "core/registry.h"
+
+namespace metalane::python {
+
+using namespace nb::literals;
+
+namespace {
+
+constexpr const char* kDispatch = "CommandEncoder.dispatch";
+
+std::string_view text_of(nb::handle text) {
+  Py_ssize_t length = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+  if (data == nullptr) throw nb::python_error();
+  return {data, static_cast<std::size_t>(length)};
+}
+
+// `kept` holds the pipeline where nothing else does.
+const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::handle constants, Pipeline& kept) {
+  if (nb::isinstance<Pipeline>(kernel)) {
+    if (!constants.is_none()) {
+      throw ArgumentError(kDispatch, "constants", "None with a pipeline (they are part of it)", repr_of(constants));
+    }
+    return *nb::inst_ptr<Pipeline>(kernel);
+  }
+  if (!nb::isinstance<nb::str>(kernel)) {
+    throw DTypeError(kDispatch, "kernel", "a kernel's name or a Pipeline",
+                     repr_of(kernel) + " (" + type_name_of(kernel) + ")");
+  }
+  core::RegistryState& registry = *encoder.core.state()->device()->registry();
+  const std::string_view name = text_of(kernel);  // `kernel` keeps the characters alive
+  if (constants.is_none()) {
+    // Building may take a compiler's time.
+    nb::gil_scoped_release unlocked;
+    kept = registry.default_pipeline(name);
+    return kept;
+  }
+  const std::vector<ConstantValue> values = constants_from(constants, kDispatch);
+  nb::gil_scoped_release unlocked;
+  kept = registry.pipeline(std::string(name), values, MathMode::safe);
+  return kept;
+}
+
+Grid grid_from(nb::handle threadgroups, nb::handle threads, nb::handle threads_per_threadgroup) {
+  if (threadgroups.is_none() == threads.is_none()) {
+    throw ArgumentError(kDispatch, "threadgroups and threads", "one of the two",
+                        threads.is_none() ? "neither" : "both");
+  }
+  if (threads_per_threadgroup.is_none()) {
+    throw ArgumentError(kDispatch, "threads_per_threadgroup", "an integer or one to three integers", "None");
+  }
+  const Size3 group = size3_from(threads_per_threadgroup, kDispatch, "threads_per_threadgroup");
+  if (!threads.is_none()) return Grid::threads(size3_from(threads, kDispatch, "threads"), group);
+  if (nb::isinstance<Buffer>(threadgroups)) return Grid::indirect(*nb::inst_ptr<Buffer>(threadgroups), group);
+  return Grid::threadgroups(size3_from(threadgroups, kDispatch, "threadgroups"), group);
+}
+
+class ThreadgroupSizes {
+ public:
+  explicit ThreadgroupSizes(nb::handle value) {
+    if (value.is_none()) return;
+    if (PyIndex_Check(value.ptr()) != 0) {
+      add(0, value);
+    } else if (nb::isinstance<nb::dict>(value)) {
+      nb::object items = nb::steal(PyDict_Items(value.ptr()));
+      for (Py_ssize_t i = 0; i < PyList_Size(items.ptr()); ++i) {
+        PyObject* const item = PyList_GetItem(items.ptr(), i);
+        add(u64_from(PyTuple_GetItem(item, 0), kDispatch, "threadgroup_memory"), PyTuple_GetItem(item, 1));
+      }
+    } else {
+      nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
+      if (!items.is_valid()) throw nb::python_error();
+      for (Py_ssize_t i = 0; i < PyTuple_Size(items.ptr()); ++i) {
+        add(static_cast<std::uint64_t>(i), PyTuple_GetItem(items.ptr(), i));
+      }
+    }
+  }
+  std::span<const ThreadgroupMemory> sizes() const noexcept { return {sizes_.data(), count_}; }
+
+ private:
+  void add(std::uint64_t index, nb::handle nbytes) {
+    if (index >= sizes_.size() || count_ == sizes_.size()) {
+      throw ArgumentError(kDispatch, "threadgroup_memory", "indices 0 to 30", std::to_string(index));
+    }
+    sizes_[count_++] = {static_cast<std::uint32_t>(index), u64_from(nbytes, kDispatch, "threadgroup_memory")};
+  }
+
+  std::size_t count_ = 0;
+  std::array<ThreadgroupMemory, ArgumentList::kMaxArguments> sizes_;
+};
+
+void dispatch(Encoder& self, nb::handle kernel, nb::handle arguments, nb::handle threadgroups, nb::handle threads,
+              nb::handle threads_per_threadgroup, nb::handle threadgroup_memory, nb::handle constants) {
+  Pipeline kept;
+  const Pipeline& pipeline = pipeline_from(self, kernel, constants, kept);
+  ArgumentList list;
+  list.read(pipeline, arguments);
+  const Grid grid = grid_from(threadgroups, threads, threads_per_threadgroup);
+  if (threadgroup_memory.is_none()) {
+    self.core.dispatch(pipeline, list.args(), grid);
+  } else {
+    self.core.dispatch(pipeline, list.args(), grid, ThreadgroupSizes(threadgroup_memory).sizes());
+  }
+}
+
+void fill(Encoder& self, const Buffer& buffer, nb::handle value) {
+  std::array<std::uint8_t, 8> element;
+  pack_scalar(scalar_of(buffer.dtype()), value, element.data(), {"CommandEncoder.fill", "value"});
+  self.core.fill(buffer, std::span<const std::uint8_t>(element.data(), size_of(buffer.dtype())));
+}
+
+std::vector<AddressRange> ranges_from(nb::handle value, const char* argument) {
+  const char* op = "CommandEncoder.set_pending_buffer_ranges";
+  nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
+  if (!items.is_valid()) throw nb::python_error();
+  std::vector<AddressRange> ranges;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(items.ptr()); ++i) {
+    nb::handle item = PyTuple_GetItem(items.ptr(), i);
+    if (nb::isinstance<Buffer>(item)) {
+      ranges.push_back(nb::inst_ptr<Buffer>(item)->range());
+      continue;
+    }
+    if (!nb::isinstance<nb::tuple>(item) || PyTuple_Size(item.ptr()) != 2) {
+      throw DTypeError(op, std::string(argument) + "[" + std::to_string(i) + "]",
+                       "a buffer or a tuple (begin, end) of addresses", repr_of(item));
+    }
+    const AddressRange range = {u64_from(PyTuple_GetItem(item.ptr(), 0), op, argument),
+                                u64_from(PyTuple_GetItem(item.ptr(), 1), op, argument)};
+    if (range.begin > range.end) {
+      throw ArgumentError(op, std::string(argument) + "[" + std::to_string(i) + "]", "begin <= end", repr_of(item));
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+Ticket commit(Encoder& self, nb::handle timeout) {
+  const std::optional<double> limit = seconds_from(timeout, "CommandEncoder.commit", "timeout");
+  drain_deferred();
+  Ticket ticket = [&] {
+    nb::gil_scoped_release unlocked;
+    return self.core.commit(limit);
+  }();
+  self.ticket = ticket;
+  track_ticket(ticket);
+  return ticket;
+}
+
+// The scope that label() gives.
+struct Label {
+  nb::object encoder;  // keeps the encoder alive
+  std::string name;
+  bool pushed = false;
+};
+
+bool leave_encoder(Encoder& self, nb::handle exception) {
+  if (!exception.is_none()) {
+    self.core.discard();
+  } else if (self.core.is_open()) {
+    commit(self, nb::none());
+  }
+  return false;
+}
+
+std::string encoder_repr(const Encoder& self) {
+  const EncoderCounters counters = self.core.counters();
+  return std::string("<CommandEncoder, ") + (self.core.is_open() ? "open" : "closed") + ", " +
+         std::to_string(counters.launches) + " launches, " + std::to_string(counters.barriers) + " barriers>";
+}
+
+void bind_label(nb::module_& module) {
+  nb::class_<Label>(module, "Label", nb::is_final(), "A label for the launches inside a with block.")
+      .def("__enter__",
+           [](Label& self) {
+             nb::inst_ptr<Encoder>(self.encoder)->core.push_label(self.name);
+             self.pushed = true;
+           },
+           nb::sig("def __enter__(self) -> None"))
+      .def("__exit__",
+           [](Label& self, nb::handle, nb::handle, nb::handle) {
+             CommandEncoder& encoder = nb::inst_ptr<Encoder>(self.encoder)->core;
+             if (std::exchange(self.pushed, false) && encoder.is_open()) encoder.pop_label();
+             return false;
+           },
+           "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
+           nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
+                   "typing.Literal[False]"))
+      .def("__repr__", [](const Label& self) { return "<Label '" + self.name + "'>"; });
+}
+
+void bind_recording(nb::class_<Encoder>& encoder) {
+  encoder
+      .def("dispatch", &dispatch, "kernel"_a, "args"_a, nb::kw_only(), "threadgroups"_a = nb::none(),
+           "threads"_a = nb::none(), "threads_per_threadgroup"_a = nb::none(), "threadgroup_memory"_a = nb::none(),
+           "constants"_a = nb::none(),
+           nb::sig("def dispatch(self, kernel: str | Pipeline, args: Sequence[typing.Any] | Mapping[int, typing.Any], "
+                   "*, threadgroups: int | Sequence[int] | Buffer | None = None, "
+                   "threads: int | Sequence[int] | None = None, "
+                   "threads_per_threadgroup: int | Sequence[int] | None = None, "
+                   "threadgroup_memory: int | Sequence[int] | Mapping[int, int] | None = None, "
+                   "constants: Mapping[str | int, bool | int | float] | None = None) -> None"),
+           "Records one launch of `kernel` (a name or a Pipeline).\n\n"
+           "args: buffers, metal_struct instances, numbers (typed and range-checked by the kernel's signature) or "
+           "bytes; by position, or as {index: value}.\n"
+           "threadgroups: how many, as 1 to 3 integers, or a u32 buffer of 3 read when the launch starts. Or "
+           "threads: how many threads in all; threadgroups at the edges may be smaller.\n"
+           "threadgroup_memory: bytes for [[threadgroup(0)]], or by index.\n"
+           "constants: function constants by name or index (kernel given by name).\n\n"
+           "Raises ArgumentError or DTypeError, with nothing recorded.")
+      .def("copy", [](Encoder& self, const Buffer& source, const Buffer& destination) {
+             self.core.copy(source, destination);
+           }, "src"_a, "dst"_a, "Records a copy of all bytes of `src` to `dst`: equal sizes, no overlap.")
+      .def("fill", &fill, "buffer"_a, "value"_a,
+           nb::sig("def fill(self, buffer: Buffer, value: int | float) -> None"),
+           "Records writing `value` to every element; range-checked for the buffer's dtype.")
+      .def("memory_barrier", [](Encoder& self) { self.core.memory_barrier(); },
+           "Orders every later launch behind every earlier one.")
+      .def("start_capture", [](Encoder& self) { self.core.start_capture(); },
+           "From here to take_capture() launches become nodes of a graph instead of being recorded.")
+      .def_prop_ro("is_capturing", [](const Encoder& self) { return self.core.is_capturing(); })
+      .def("take_capture", [](Encoder& self) { return self.core.take_capture(); }, "Ends the capture.")
+      .def("abandon_capture", [](Encoder& self) { self.core.abandon_capture(); },
+           "Ends the capture and drops its nodes.")
+      .def("set_pending_buffer_ranges",
+           [](Encoder& self, nb::handle reads, nb::handle writes) {
+             std::vector<AddressRange> read_ranges = ranges_from(reads, "reads");
+             self.core.set_pending_buffer_ranges(std::move(read_ranges), ranges_from(writes, "writes"));
+           },
+           "reads"_a, "writes"_a,
+           nb::sig("def set_pending_buffer_ranges(self, reads: Sequence[Buffer | tuple[int, int]], "
+                   "writes: Sequence[Buffer | tuple[int, int]]) -> None"),
+           "Gives the next launch these ranges (buffers, or addresses (begin, end)) instead of the derived ones.")
+      .def("label", [](nb::handle self, std::string name) { return new Label{nb::borrow(self), std::move(name)}; },
+           "name"_a, nb::rv_policy::take_ownership, "A scope that names the launches in it; labels nest.")
+      .def("wait_for", [](Encoder& self, const Ticket& ticket) { self.core.wait_for(ticket); }, "ticket"_a,
+           "The submission starts only when `ticket` (of any device) is done, and fails with its error.");
+}
+
+void bind_commit(nb::class_<Encoder>& encoder) {
+  encoder
+      .def("commit", &commit, "timeout"_a = nb::none(),
+           nb::sig("def commit(self, timeout: float | None = None) -> Ticket"),
+           "Hands the recorded work to the device and closes the encoder.\n\n"
+           "timeout: seconds that the work may run before it fails with CommandBufferError code 'timeout'.")
+      .def("commit_and_wait",
+           [](Encoder& self, nb::handle timeout) { wait_for_ticket(commit(self, timeout), std::nullopt); },
+           "timeout"_a = nb::none(), nb::sig("def commit_and_wait(self, timeout: float | None = None) -> None"),
+           "commit(), then wait for the work and raise its error.")
+      .def("discard", [](Encoder& self) { self.core.discard(); }, "Drops what was recorded and closes the encoder.")
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); },
+           nb::sig("def __enter__(self) -> CommandEncoder"))
+      .def("__exit__",
+           [](Encoder& self, nb::handle type, nb::handle, nb::handle) { return leave_encoder(self, type); },
+           "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
+           nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
+                   "typing.Literal[False]"),
+           "Commits; discards where the block raised.")
+      .def_prop_ro("ticket", [](const Encoder& self) { return self.ticket; }, "The ticket of commit(); None before.")
+      .def_prop_ro("is_open", [](const Encoder& self) { return self.core.is_open(); })
+      .def_prop_ro("launches", [](const Encoder& self) { return self.core.counters().launches; },
+                   "Launches recorded so far.")
+      .def_prop_ro("barriers", [](const Encoder& self) { return self.core.counters().barriers; },
+                   "Barriers recorded so far, automatic ones included.")
+      .def_prop_ro("device", [](const Encoder& self) { return self.core.device(); },
+                   nb::sig("def device(self) -> Device"))
+      .def("__repr__", &encoder_repr);
+}
+
+}  // namespace
+
+void bind_encoder(nb::module_& module) {
+  bind_label(module);
+  nb::class_<Encoder> encoder(module, "CommandEncoder", nb::is_final(),
+                              "Records the launches of one submission. For one thread at a time: two threads inside "
+                              "one encoder at once raise. As a context manager it commits at the end of the block.");
+  bind_recording(encoder);
+  bind_commit(encoder);
+}
+
+}  // namespace metalane::python

@@ -1,0 +1,241 @@
+// Signatures, struct layouts, pipelines and the kernel registry.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/struct_type.h"
+
+namespace metalane::python {
+
+using namespace nb::literals;
+
+namespace {
+
+std::string type_text(const TypeInfo& type) {
+  if (type.scalar == ScalarType::structure || type.scalar == ScalarType::opaque) return type.name;
+  std::string text = scalar_name(type.scalar);
+  if (type.components > 1) text += "x" + std::to_string(type.components);
+  if (type.columns > 1) text += "x" + std::to_string(type.columns) + " matrix";
+  return text;
+}
+
+std::string number(std::uint64_t value) { return std::to_string(value); }
+
+// What differs between two layouts of one struct, as (field, expected, given); nothing where they agree.
+struct Mismatch {
+  std::string field, expected, given;
+};
+
+std::optional<Mismatch> compare_layouts(const StructLayout& expected, const StructLayout& given,
+                                        const std::string& prefix) {
+  for (std::size_t i = 0; i < std::max(expected.fields.size(), given.fields.size()); ++i) {
+    if (i >= given.fields.size()) return Mismatch{prefix + expected.fields[i].name, "present", "no such field"};
+    if (i >= expected.fields.size()) return Mismatch{prefix + given.fields[i].name, "absent", "a field"};
+    const StructField& want = expected.fields[i];
+    const StructField& have = given.fields[i];
+    const std::string field = prefix + want.name;
+    if (want.name != have.name) return Mismatch{field, "named '" + want.name + "'", "'" + have.name + "'"};
+    if (want.type.scalar != have.type.scalar || want.type.components != have.type.components ||
+        want.type.columns != have.type.columns) {
+      return Mismatch{field, "of type " + type_text(want.type), type_text(have.type)};
+    }
+    if (want.count != have.count) {
+      return Mismatch{field, "an array of " + number(want.count), "an array of " + number(have.count)};
+    }
+    if (want.offset != have.offset) {
+      return Mismatch{field, "at offset " + number(want.offset), "offset " + number(have.offset)};
+    }
+    if (want.type.layout != nullptr && have.type.layout != nullptr) {
+      std::optional<Mismatch> inner = compare_layouts(*want.type.layout, *have.type.layout, field + ".");
+      if (inner) return inner;
+    }
+    if (want.size != have.size) {
+      return Mismatch{field, number(want.size) + " bytes long", number(have.size) + " bytes"};
+    }
+  }
+  if (expected.size != given.size) {
+    return Mismatch{prefix + "sizeof", number(expected.size) + " bytes", number(given.size) + " bytes"};
+  }
+  return std::nullopt;
+}
+
+const char* space_name(AddressSpace space) {
+  switch (space) {
+    case AddressSpace::device:
+      return "device";
+    case AddressSpace::constant:
+      return "constant";
+    case AddressSpace::threadgroup:
+      return "threadgroup";
+  }
+  return "device";
+}
+
+const char* access_name(Access access) {
+  switch (access) {
+    case Access::none:
+      return "none";
+    case Access::read:
+      return "read";
+    case Access::write:
+      return "write";
+    case Access::read_write:
+      return "read_write";
+  }
+  return "none";
+}
+
+std::string argument_text(const KernelArgument& argument) {
+  const char* index = argument.space == AddressSpace::threadgroup ? "threadgroup" : "buffer";
+  return std::string(space_name(argument.space)) + " " + type_text(argument.type) +
+         (argument.is_reference ? "& " : "* ") + argument.name + " [[" + index + "(" +
+         number(argument.index) + ")]]";
+}
+
+nb::object layout_object(const std::shared_ptr<const StructLayout>& layout) {
+  return layout == nullptr ? nb::none() : nb::cast(*layout);
+}
+
+void bind_layout_types(nb::module_& module) {
+  nb::class_<StructField>(module, "StructField", nb::is_final(), "One field of a struct as the device lays it out.")
+      .def_ro("name", &StructField::name)
+      .def_prop_ro("type", [](const StructField& field) { return type_text(field.type); },
+                   "Element type: 'u32', 'f32x4', or a struct's name.")
+      .def_prop_ro("layout", [](const StructField& field) { return layout_object(field.type.layout); },
+                   nb::sig("def layout(self) -> StructLayout | None"), "Layout of a field that is a struct.")
+      .def_ro("count", &StructField::count, "Elements of an array; 0 where the field is none.")
+      .def_ro("offset", &StructField::offset, "Bytes from the start of the struct.")
+      .def_ro("size", &StructField::size, "Bytes of the whole field.")
+      .def("__repr__", [](const StructField& field) {
+        return "<StructField " + type_text(field.type) + " " + field.name +
+               (field.count == 0 ? "" : "[" + number(field.count) + "]") + " at " + number(field.offset) + ", " +
+               number(field.size) + " bytes>";
+      });
+  nb::class_<StructLayout>(module, "StructLayout", nb::is_final(), "A struct's memory: its fields in order.")
+      .def_ro("name", &StructLayout::name)
+      .def_ro("size", &StructLayout::size, "Bytes.")
+      .def_ro("alignment", &StructLayout::alignment, "Bytes.")
+      .def_prop_ro("fields", [](const StructLayout& layout) { return layout.fields; })
+      .def("difference",
+           [](const StructLayout& self, const StructLayout& other) -> nb::object {
+             std::optional<Mismatch> found = compare_layouts(self, other, "");
+             if (!found) return nb::none();
+             return nb::make_tuple(found->field, found->expected, found->given);
+           },
+           "other"_a, nb::sig("def difference(self, other: StructLayout) -> tuple[str, str, str] | None"),
+           "The first field that `other` lays out differently, as (field, expected, given); None where they agree.")
+      .def("__repr__", [](const StructLayout& layout) {
+        return "<StructLayout " + layout.name + ", " + number(layout.fields.size()) + " fields, " +
+               number(layout.size) + " bytes>";
+      });
+}
+
+void bind_signature_types(nb::module_& module) {
+  nb::class_<KernelArgument>(module, "KernelArgument", nb::is_final(), "One argument of a kernel, from its source.")
+      .def_ro("name", &KernelArgument::name)
+      .def_ro("index", &KernelArgument::index, "Of [[buffer(index)]] or [[threadgroup(index)]].")
+      .def_prop_ro("space", [](const KernelArgument& argument) { return space_name(argument.space); },
+                   "'device', 'constant' or 'threadgroup'.")
+      .def_prop_ro("access", [](const KernelArgument& argument) { return access_name(argument.access); },
+                   "'read', 'write' or 'read_write'.")
+      .def_ro("is_reference", &KernelArgument::is_reference)
+      .def_prop_ro("type", [](const KernelArgument& argument) { return type_text(argument.type); })
+      .def_prop_ro("layout", [](const KernelArgument& argument) { return layout_object(argument.type.layout); },
+                   nb::sig("def layout(self) -> StructLayout | None"), "Layout of what a struct argument points to.")
+      .def("__repr__", [](const KernelArgument& argument) { return "<KernelArgument " + argument_text(argument) + ">"; });
+  nb::class_<FunctionConstant>(module, "FunctionConstant", nb::is_final(), "One [[function_constant(index)]].")
+      .def_ro("name", &FunctionConstant::name)
+      .def_ro("index", &FunctionConstant::index)
+      .def_prop_ro("type", [](const FunctionConstant& constant) { return type_text(constant.type); })
+      .def("__repr__", [](const FunctionConstant& constant) {
+        return "<FunctionConstant " + type_text(constant.type) + " " + constant.name + " (" +
+               number(constant.index) + ")>";
+      });
+  nb::class_<KernelSignature>(module, "KernelSignature", nb::is_final(), "What a kernel takes, read from its source.")
+      .def_ro("name", &KernelSignature::name)
+      .def_ro("function", &KernelSignature::function)
+      .def_prop_ro("arguments", [](const KernelSignature& signature) { return signature.arguments; })
+      .def_prop_ro("constants", [](const KernelSignature& signature) { return signature.constants; })
+      .def("__repr__", [](const KernelSignature& signature) {
+        std::string text;
+        for (const KernelArgument& argument : signature.arguments) {
+          text += (text.empty() ? "" : ", ") + argument_text(argument);
+        }
+        return "<KernelSignature " + signature.name + "(" + text + ")>";
+      });
+}
+
+MathMode math_from(const std::string& math) {
+  if (math == "safe") return MathMode::safe;
+  if (math == "fast") return MathMode::fast;
+  throw ArgumentError("KernelRegistry.pipeline", "math", "'safe' or 'fast'", "'" + math + "'");
+}
+
+void bind_registry(nb::module_& module) {
+  nb::class_<KernelRegistry>(module, "KernelRegistry", nb::is_final(),
+                             "The kernel sources of one device and the pipelines built from them.")
+      .def("register_source", &KernelRegistry::register_source, "name"_a, "source"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Registers MSL text under `name`; replaces what was registered under it. Pipelines already built stay "
+           "valid.")
+      .def("register_header", &KernelRegistry::register_header, "name"_a, "text"_a,
+           nb::call_guard<nb::gil_scoped_release>(), "What `#include \"name\"` gives in every source of this registry.")
+      .def("pipeline",
+           [](KernelRegistry& self, const std::string& name, nb::object constants, const std::string& math) {
+             const std::vector<ConstantValue> values = constants_from(constants, "KernelRegistry.pipeline");
+             const MathMode mode = math_from(math);
+             nb::gil_scoped_release unlocked;
+             return self.pipeline(name, values, mode);
+           },
+           "name"_a, "constants"_a = nb::none(), "math"_a = "safe",
+           nb::sig("def pipeline(self, name: str, constants: Mapping[str | int, bool | int | float] | None = None, "
+                   "math: str = 'safe') -> Pipeline"),
+           "The compiled kernel `name` with these function constants; built once.\n\n"
+           "Raises KernelNotFoundError, ArgumentError (constants) or CompileError.")
+      .def("kernels", &KernelRegistry::kernels, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Signatures of the kernels of the source registered as `name`, compiled or not.")
+      .def_prop_ro("names", &KernelRegistry::names, "Every name that `pipeline` takes.")
+      .def("__repr__", [](const KernelRegistry& self) {
+        return "<KernelRegistry of " + number(self.names().size()) + " names>";
+      });
+}
+
+}  // namespace
+
+void StructSpec::check_matches(const Pipeline& pipeline, const KernelArgument& argument) const {
+  const std::shared_ptr<const core::PipelineState>& state = pipeline.state();
+  for (const Checked& checked : checked_) {
+    if (checked.index == argument.index && !checked.pipeline.owner_before(state) &&
+        !state.owner_before(checked.pipeline)) {
+      return;
+    }
+  }
+  if (argument.type.layout != nullptr) {
+    if (std::optional<Mismatch> found = compare_layouts(*argument.type.layout, *layout, "")) {
+      throw ArgumentError(pipeline.signature().name, argument.name + "." + found->field + " (struct " + name + ")",
+                          found->expected, found->given);
+    }
+  }
+  if (checked_.size() < kChecked) {
+    checked_.push_back({state, argument.index});
+  } else {
+    checked_[next_checked_++ % kChecked] = {state, argument.index};
+  }
+}
+
+void bind_kernel(nb::module_& module) {
+  bind_layout_types(module);
+  bind_signature_types(module);
+  nb::class_<Pipeline>(module, "Pipeline", nb::is_final(), "A kernel compiled for one device.")
+      .def_prop_ro("name", [](const Pipeline& self) { return self.signature().name; })
+      .def_prop_ro("signature", [](const Pipeline& self) { return self.signature(); })
+      .def_prop_ro("key", &Pipeline::key, "Everything that decided the compiled code, readable.")
+      .def_prop_ro("max_total_threads_per_threadgroup", &Pipeline::max_total_threads_per_threadgroup)
+      .def_prop_ro("thread_execution_width", &Pipeline::thread_execution_width, "Threads of a simdgroup.")
+      .def_prop_ro("static_threadgroup_memory", &Pipeline::static_threadgroup_memory, "Bytes.")
+      .def("__repr__", [](const Pipeline& self) { return "<Pipeline " + self.key() + ">"; });
+  bind_registry(module);
+}
+
+}  // namespace metalane::python

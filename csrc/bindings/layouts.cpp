@@ -1,0 +1,81 @@
+// The C++ compiler's own account of the parameter structs: one of the three witnesses that tests compare.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include <cstddef>
+#include <map>
+#include <type_traits>
+
+#include "bindings/bindings.h"
+
+namespace metalane::python {
+
+namespace {
+
+template <typename T>
+constexpr ScalarType scalar_of_type() {
+  if constexpr (std::is_same_v<T, float>) return ScalarType::float32;
+  if constexpr (std::is_same_v<T, std::uint8_t>) return ScalarType::uint8;
+  if constexpr (std::is_same_v<T, std::uint16_t>) return ScalarType::uint16;
+  if constexpr (std::is_same_v<T, std::uint32_t>) return ScalarType::uint32;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return ScalarType::uint64;
+  if constexpr (std::is_same_v<T, std::int32_t>) return ScalarType::int32;
+  return ScalarType::opaque;
+}
+
+template <typename Member>
+StructField field_of(const char* name, std::size_t offset) {
+  using Element = std::remove_all_extents_t<Member>;
+  static_assert(scalar_of_type<Element>() != ScalarType::opaque, "name the element's type above");
+  StructField field;
+  field.name = name;
+  field.type.scalar = scalar_of_type<Element>();
+  field.type.name = scalar_name(field.type.scalar);
+  field.type.size = sizeof(Element);
+  field.type.alignment = alignof(Element);
+  field.count = std::is_array_v<Member> ? sizeof(Member) / sizeof(Element) : 0;
+  field.offset = offset;
+  field.size = sizeof(Member);
+  return field;
+}
+
+template <typename Struct>
+StructLayout layout_of(const char* name, std::vector<StructField> fields) {
+  StructLayout layout;
+  layout.name = name;
+  layout.size = sizeof(Struct);
+  layout.alignment = alignof(Struct);
+  layout.fields = std::move(fields);
+  return layout;
+}
+
+#define METALANE_FIELD(Struct, member) field_of<decltype(Struct::member)>(#member, offsetof(Struct, member))
+
+std::map<std::string, StructLayout> cpp_layouts() {
+  using Selector = DFlash2SelectorParams;
+  using VerifyRows = DFlash2VerifyRowsParams;
+  return {
+      {"DFlash2SelectorParams",
+       layout_of<Selector>("DFlash2SelectorParams",
+                           {METALANE_FIELD(Selector, anchor), METALANE_FIELD(Selector, temperature),
+                            METALANE_FIELD(Selector, lanes), METALANE_FIELD(Selector, rows_per_lane),
+                            METALANE_FIELD(Selector, vocabulary), METALANE_FIELD(Selector, sampling_mask)})},
+      {"DFlash2VerifyRowsParams",
+       layout_of<VerifyRows>("DFlash2VerifyRowsParams",
+                             {METALANE_FIELD(VerifyRows, slope), METALANE_FIELD(VerifyRows, intercept),
+                              METALANE_FIELD(VerifyRows, cost), METALANE_FIELD(VerifyRows, cost_64),
+                              METALANE_FIELD(VerifyRows, lanes), METALANE_FIELD(VerifyRows, rows_per_lane),
+                              METALANE_FIELD(VerifyRows, every_row), METALANE_FIELD(VerifyRows, maximum)})},
+  };
+}
+
+#undef METALANE_FIELD
+
+}  // namespace
+
+void bind_layouts(nb::module_& module) {
+  module.def("cpp_layouts", &cpp_layouts,
+             "The parameter structs of the built-in kernels as the C++ compiler laid them out, by name.");
+}
+
+}  // namespace metalane::python
