@@ -1,0 +1,195 @@
+// MSL's scalar types: short names of integers, half, and bfloat as a class that rounds after each operation.
+#ifndef METALANE_STDLIB_SCALAR_H
+#define METALANE_STDLIB_SCALAR_H
+
+#include "type_traits.h"
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+// An operation on two halves is done in float and rounded once: that is the half result exactly, since float has
+// more than twice half's precision.
+typedef _Float16 half;
+
+static_assert(sizeof(ulong) == 8, "MSL's long has 64 bits");
+static_assert(char(-1) < 0, "MSL's char is signed: compile with -fsigned-char");
+
+METALANE_STDLIB_BEGIN
+
+using ::half;
+using ::uchar;
+using ::uint;
+using ::ulong;
+using ::ushort;
+
+// The upper half of a float. Converts to float exactly, from float to nearest even; NaN stays NaN. Two bfloats, or
+// a bfloat and an integer, give a bfloat; a bfloat and a float give a float.
+struct bfloat {
+  uint16_t bits;
+
+  bfloat() = default;
+  template <class T, class = enable_if_t<is_arithmetic_v<T> && !is_same_v<T, bfloat>>>
+  constexpr bfloat(T value) : bits(round(nearest_float(value))) {}
+  constexpr operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
+
+  static constexpr bfloat from_bits(uint16_t bits) {
+    bfloat result{};
+    result.bits = bits;
+    return result;
+  }
+
+  template <class T>
+  constexpr bfloat& operator+=(T other) {
+    return *this = bfloat(*this + other);
+  }
+  template <class T>
+  constexpr bfloat& operator-=(T other) {
+    return *this = bfloat(*this - other);
+  }
+  template <class T>
+  constexpr bfloat& operator*=(T other) {
+    return *this = bfloat(*this * other);
+  }
+  template <class T>
+  constexpr bfloat& operator/=(T other) {
+    return *this = bfloat(*this / other);
+  }
+  constexpr bfloat& operator++() { return *this += 1; }
+  constexpr bfloat& operator--() { return *this -= 1; }
+  constexpr bfloat operator++(int) {
+    const bfloat old = *this;
+    ++*this;
+    return old;
+  }
+  constexpr bfloat operator--(int) {
+    const bfloat old = *this;
+    --*this;
+    return old;
+  }
+  constexpr bfloat operator-() const { return from_bits(bits ^ 0x8000u); }
+  constexpr bfloat operator+() const { return *this; }
+
+ private:
+  static constexpr uint16_t round(float value) {
+    const uint32_t word = __builtin_bit_cast(uint32_t, value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return uint16_t((word >> 16) | 0x40u);
+    return uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+  }
+  // A float that rounds to the same bfloat as `value`. Integers past 24 bits do not fit a float; the float
+  // below them with its last bit set keeps them on their side of any tie.
+  template <class T>
+  static constexpr float nearest_float(T value) {
+    if constexpr (is_integral_v<T> && sizeof(T) >= 4) {
+      using U = make_unsigned_t<T>;
+      const U magnitude = value < 0 ? U(0) - U(value) : U(value);
+      if (magnitude >> 24) {
+        const int shift = int(8 * sizeof(unsigned long long)) - 24 -
+                          __builtin_clzll(static_cast<unsigned long long>(magnitude));
+        const U kept = magnitude >> shift;
+        const bool inexact = (kept << shift) != magnitude;
+        const float rounded = float((kept | U(inexact)) << shift);
+        return value < 0 ? -rounded : rounded;
+      }
+    }
+    return float(value);
+  }
+};
+
+namespace detail {
+// What a bfloat and a T give together.
+template <class T>
+using bfloat_result_t = conditional_t<is_integral_v<T>, bfloat, float>;
+template <class T>
+constexpr bool joins_bfloat = is_arithmetic_v<T> && !is_same_v<T, bfloat>;
+}  // namespace detail
+
+#define METALANE_BFLOAT_ARITHMETIC(op)                                                         \
+  constexpr bfloat operator op(bfloat a, bfloat b) { return bfloat(float(a) op float(b)); }   \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                             \
+  constexpr detail::bfloat_result_t<T> operator op(bfloat a, T b) {                            \
+    return float(a) op float(detail::bfloat_result_t<T>(b));                                   \
+  }                                                                                            \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                             \
+  constexpr detail::bfloat_result_t<T> operator op(T a, bfloat b) {                            \
+    return float(detail::bfloat_result_t<T>(a)) op float(b);                                   \
+  }
+METALANE_BFLOAT_ARITHMETIC(+)
+METALANE_BFLOAT_ARITHMETIC(-)
+METALANE_BFLOAT_ARITHMETIC(*)
+METALANE_BFLOAT_ARITHMETIC(/)
+#undef METALANE_BFLOAT_ARITHMETIC
+
+#define METALANE_BFLOAT_COMPARE(op)                                                                    \
+  constexpr bool operator op(bfloat a, bfloat b) { return float(a) op float(b); }                      \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                                     \
+  constexpr bool operator op(bfloat a, T b) {                                                          \
+    return float(a) op float(detail::bfloat_result_t<T>(b));                                           \
+  }                                                                                                    \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                                     \
+  constexpr bool operator op(T a, bfloat b) {                                                          \
+    return float(detail::bfloat_result_t<T>(a)) op float(b);                                           \
+  }
+METALANE_BFLOAT_COMPARE(==)
+METALANE_BFLOAT_COMPARE(!=)
+METALANE_BFLOAT_COMPARE(<)
+METALANE_BFLOAT_COMPARE(<=)
+METALANE_BFLOAT_COMPARE(>)
+METALANE_BFLOAT_COMPARE(>=)
+#undef METALANE_BFLOAT_COMPARE
+
+namespace detail {
+
+// Integer arithmetic that wraps: C++ promotes short operands to int, whose overflow is undefined.
+template <class T>
+struct wrapping : identity<T> {};
+template <>
+struct wrapping<bool> : identity<unsigned> {};
+template <>
+struct wrapping<char> : identity<unsigned> {};
+template <>
+struct wrapping<signed char> : identity<unsigned> {};
+template <>
+struct wrapping<unsigned char> : identity<unsigned> {};
+template <>
+struct wrapping<short> : identity<unsigned> {};
+template <>
+struct wrapping<unsigned short> : identity<unsigned> {};
+template <>
+struct wrapping<int> : identity<unsigned> {};
+template <>
+struct wrapping<long> : identity<unsigned long> {};
+template <>
+struct wrapping<long long> : identity<unsigned long long> {};
+template <class T>
+using wrapping_t = typename wrapping<T>::type;
+
+// Division as on Metal: integers by zero give some value (here 0, and the dividend as remainder) instead of a
+// trap; the smallest integer by -1 wraps.
+template <class T>
+constexpr T divide(T a, T b) {
+  if constexpr (!is_integral_v<T>) {
+    return a / b;
+  } else {
+    if (b == 0) return T(0);
+    if constexpr (is_signed_v<T>) {
+      if (b == T(-1)) return T(wrapping_t<T>(0) - wrapping_t<T>(a));
+    }
+    return T(a / b);
+  }
+}
+template <class T>
+constexpr T remainder(T a, T b) {
+  if (b == 0) return a;
+  if constexpr (is_signed_v<T>) {
+    if (b == T(-1)) return T(0);
+  }
+  return T(a % b);
+}
+
+}  // namespace detail
+METALANE_STDLIB_END
+
+using metal::bfloat;
+
+#endif
