@@ -4,7 +4,8 @@
 //
 // V has width and tile_rows (how many rows of a tile of sums the registers hold); Floats; zero(), splat(x),
 // load(p), store(p, x), load_bf16(p); max(fresh, bound), which is bound where fresh is NaN; multiply(a, b),
-// multiply_add(a, b, c); sum(x), largest(x); at_least(x, y) and above(x, y), not 0 where any element is.
+// multiply_add(a, b, c); sum(x), largest(x); at_least(x, y), bit i set where x[i] >= y[i]; and List, which is
+// FirstSixteen or a faster one with the same members.
 #pragma once
 
 #include <metalane/ops/dflash2_selector_params.h>
@@ -20,30 +21,51 @@ constexpr std::uint32_t kRank = DFLASH2_SELECTOR_RANK;
 constexpr std::uint32_t kNoId = 0xffffffffu;
 constexpr float kNegativeInfinity = -__builtin_inff();
 
-// The first 16 in order (value descending, id ascending) of what was offered. Values are never NaN.
-struct FirstSixteen {
+// Values and their ids, in order (value descending, id ascending) once filled; values are never NaN.
+struct Sixteen {
   float values[kEach];
   std::uint32_t ids[kEach];
-  std::uint32_t count = 0;
-
-  bool takes(float value, std::uint32_t id) const {
-    if (count < kEach) return true;
-    const float last = values[kEach - 1];
-    return value > last || (value == last && id < ids[kEach - 1]);
-  }
-  void insert(float value, std::uint32_t id) {
-    std::uint32_t place = count < kEach ? count++ : kEach - 1;
-    while (place > 0 && (values[place - 1] < value || (values[place - 1] == value && ids[place - 1] > id))) {
-      values[place] = values[place - 1];
-      ids[place] = ids[place - 1];
-      --place;
-    }
-    values[place] = value;
-    ids[place] = id;
-  }
 };
 
+// The 16 first in order of what was offered; places that nothing took hold -inf and kNoId, behind everything.
+class FirstSixteen {
+ public:
+  FirstSixteen() {
+    for (std::uint32_t i = 0; i < kEach; ++i) {
+      sixteen_.values[i] = kNegativeInfinity;
+      sixteen_.ids[i] = kNoId;
+    }
+  }
+  float last() const { return sixteen_.values[kEach - 1]; }
+  bool takes(float value, std::uint32_t id) const {
+    return value > last() || (value == last() && id < sixteen_.ids[kEach - 1]);
+  }
+  // Of something that takes() accepts.
+  void insert(float value, std::uint32_t id) {
+    std::uint32_t place = kEach - 1;
+    while (place > 0 && (sixteen_.values[place - 1] < value ||
+                         (sixteen_.values[place - 1] == value && sixteen_.ids[place - 1] > id))) {
+      sixteen_.values[place] = sixteen_.values[place - 1];
+      sixteen_.ids[place] = sixteen_.ids[place - 1];
+      --place;
+    }
+    sixteen_.values[place] = value;
+    sixteen_.ids[place] = id;
+  }
+  Sixteen sixteen() const { return sixteen_; }
+
+ private:
+  Sixteen sixteen_;
+};
+
+template <typename List>
+void offer(float value, std::uint32_t id, List& list) {
+  const float number = value != value ? kNegativeInfinity : value;
+  if (list.takes(number, id)) list.insert(number, id);
+}
+
 constexpr std::uint32_t kBlock = 128;  // elements whose largest is kept; 16 blocks are read twice
+constexpr std::uint32_t kAhead = 1024;  // elements between a load and its prefetch
 
 template <typename V>
 float largest_of_block(const float* block) {
@@ -56,37 +78,19 @@ float largest_of_block(const float* block) {
   return V::largest(V::max(first, second));
 }
 
-inline void offer_one_by_one(const float* values, std::uint32_t begin, std::uint32_t end, FirstSixteen& list) {
-  for (std::uint32_t id = begin; id < end; ++id) {
-    const float value = values[id] != values[id] ? kNegativeInfinity : values[id];
-    if (list.takes(value, id)) list.insert(value, id);
-  }
-}
-
-// Offers a whole block; vectors in which nothing can enter cost one comparison.
+// Offers the elements of a whole block that are at least `bound`.
 template <typename V>
-void offer_block(const float* values, std::uint32_t begin, FirstSixteen& list) {
-  std::uint32_t id = begin;
-  if (list.count < kEach) {
-    offer_one_by_one(values, begin, begin + kEach, list);
-    id += kEach;
-  }
-  const std::uint32_t end = begin + kBlock;
-  while (id < end) {
-    // Equal values enter only where their ids are lower. -inf never has to enter a full list otherwise, so
-    // that NaN, which no comparison selects, needs no care unless the last value is -inf.
-    const float last = list.values[kEach - 1];
-    if (last == kNegativeInfinity) return offer_one_by_one(values, id, end, list);
-    const typename V::Floats bound = V::splat(last);
-    const bool ties_enter = begin < list.ids[kEach - 1];
-    for (; id < end; id += V::width) {
-      const typename V::Floats loaded = V::load(values + id);
-      const std::uint32_t entering = ties_enter ? V::at_least(loaded, bound) : V::above(loaded, bound);
-      if (entering != 0) break;
+void offer_block(const float* values, std::uint32_t begin, float bound, typename V::List& list) {
+  for (std::uint32_t id = begin; id < begin + kBlock; id += V::width) {
+    const float least = bound > list.last() ? bound : list.last();
+    if (least == kNegativeInfinity) {  // where NaN counts as -inf no comparison finds it
+      for (std::uint32_t i = id; i < id + V::width; ++i) offer(values[i], i, list);
+      continue;
     }
-    if (id >= end) return;
-    offer_one_by_one(values, id, id + V::width, list);
-    id += V::width;
+    for (std::uint32_t left = V::at_least(V::load(values + id), V::splat(least)); left != 0; left &= left - 1) {
+      const std::uint32_t i = id + static_cast<std::uint32_t>(__builtin_ctz(left));
+      if (list.takes(values[i], i)) list.insert(values[i], i);
+    }
   }
 }
 
@@ -96,20 +100,23 @@ void offer_block(const float* values, std::uint32_t begin, FirstSixteen& list) {
 // behind 16 others. So one pass at the speed of memory keeps the 16 first blocks by largest element, and a
 // second visits those, the most promising first, which keeps ascending and constant rows cheap as well.
 template <typename V>
-FirstSixteen first_sixteen(const float* values, std::uint32_t begin, std::uint32_t end) {
-  FirstSixteen blocks;
+Sixteen first_sixteen(const float* values, std::uint32_t begin, std::uint32_t end) {
+  typename V::List blocks;
   const std::uint32_t whole_blocks = (end - begin) / kBlock;
   for (std::uint32_t block = 0; block < whole_blocks; ++block) {
-    const float largest = largest_of_block<V>(values + begin + block * kBlock);
+    const float* elements = values + begin + block * kBlock;
+    for (std::uint32_t i = 0; i < kBlock; i += 16) __builtin_prefetch(elements + kAhead + i);
+    const float largest = largest_of_block<V>(elements);
     if (blocks.takes(largest, block)) blocks.insert(largest, block);
   }
-  FirstSixteen result;
-  for (std::uint32_t i = 0; i < blocks.count; ++i) {
-    const std::uint32_t block_begin = begin + blocks.ids[i] * kBlock;
-    if (result.takes(blocks.values[i], block_begin)) offer_block<V>(values, block_begin, result);
+  const Sixteen visited = blocks.sixteen();
+  typename V::List result;
+  for (std::uint32_t i = 0; i < kEach && visited.ids[i] != kNoId; ++i) {
+    const std::uint32_t block_begin = begin + visited.ids[i] * kBlock;
+    if (result.takes(visited.values[i], block_begin)) offer_block<V>(values, block_begin, blocks.last(), result);
   }
-  offer_one_by_one(values, begin + whole_blocks * kBlock, end, result);
-  return result;
+  for (std::uint32_t id = begin + whole_blocks * kBlock; id < end; ++id) offer(values[id], id, result);
+  return result.sixteen();
 }
 
 // Task (lane, position, shard): see dflash2_select_top16 in the shader.
@@ -124,23 +131,23 @@ void top16(const NativeLaunch& launch, std::uint32_t task) {
   const std::uint32_t remainder = params.vocabulary % kShards;
   const std::uint32_t begin = shard * quotient + (shard < remainder ? shard : remainder);
   const std::uint32_t end = begin + quotient + (shard < remainder ? 1 : 0);
-  const FirstSixteen list = first_sixteen<V>(launch.buffer<const float>(0) + row * params.vocabulary, begin, end);
+  const Sixteen list = first_sixteen<V>(launch.buffer<const float>(0) + row * params.vocabulary, begin, end);
   std::uint32_t* ids = launch.buffer<std::uint32_t>(1) + std::uint64_t{task} * kEach;
   float* values = launch.buffer<float>(2) + std::uint64_t{task} * kEach;
   for (std::uint32_t i = 0; i < kEach; ++i) {
-    ids[i] = i < list.count ? list.ids[i] : kNoId;
-    values[i] = i < list.count ? list.values[i] : kNegativeInfinity;
+    ids[i] = list.ids[i];
+    values[i] = list.values[i];
   }
 }
 
 // The 16 first of a position's 8 sorted partial lists, ids kept below the vocabulary.
-inline FirstSixteen merged_shards(const NativeLaunch& launch, std::uint32_t group, std::uint32_t vocabulary) {
+inline Sixteen merged_shards(const NativeLaunch& launch, std::uint32_t group, std::uint32_t vocabulary) {
   const std::uint64_t offset = std::uint64_t{group} * kShards * kEach;
   const std::uint32_t* ids = launch.buffer<const std::uint32_t>(0) + offset;
   const float* values = launch.buffer<const float>(1) + offset;
   std::uint32_t heads[kShards] = {};
-  FirstSixteen result;
-  for (result.count = 0; result.count < kEach; ++result.count) {
+  Sixteen result;
+  for (std::uint32_t place = 0; place < kEach; ++place) {
     std::uint32_t best = 0;
     for (std::uint32_t shard = 1; shard < kShards; ++shard) {
       const std::uint32_t a = shard * kEach + heads[shard];
@@ -148,8 +155,8 @@ inline FirstSixteen merged_shards(const NativeLaunch& launch, std::uint32_t grou
       if (values[a] > values[b] || (values[a] == values[b] && ids[a] < ids[b])) best = shard;
     }
     const std::uint32_t taken = best * kEach + heads[best];
-    result.values[result.count] = values[taken];
-    result.ids[result.count] = ids[taken] < vocabulary ? ids[taken] : vocabulary - 1;
+    result.values[place] = values[taken];
+    result.ids[place] = ids[taken] < vocabulary ? ids[taken] : vocabulary - 1;
     ++heads[best];
   }
   return result;
@@ -184,8 +191,8 @@ void edges(const NativeLaunch& launch, std::uint32_t task) {
   const std::uint32_t positions = params.rows_per_lane - 1;
   const std::uint32_t lane = task / positions;
   const std::uint32_t position = task % positions;
-  const FirstSixteen candidates = merged_shards(launch, task, params.vocabulary);
-  const FirstSixteen before = position == 0 ? candidates : merged_shards(launch, task - 1, params.vocabulary);
+  const Sixteen candidates = merged_shards(launch, task, params.vocabulary);
+  const Sixteen before = position == 0 ? candidates : merged_shards(launch, task - 1, params.vocabulary);
   std::uint32_t* candidate_ids = launch.buffer<std::uint32_t>(2) + std::uint64_t{task} * kEach;
   float* unary = launch.buffer<float>(3) + std::uint64_t{task} * kEach;
   float* scores = launch.buffer<float>(4) + std::uint64_t{task} * kEach * kEach;

@@ -1,0 +1,267 @@
+// Signal handlers round running kernels.
+#include "backends/cpu/faults.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <mutex>
+
+namespace metalane::cpu {
+namespace {
+
+constexpr std::array<int, 4> fault_signals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+// stop() sends one of the signals that are handled anyway: no other number is taken from the program, and
+// ThreadSanitizer delivers it at once as it does for synchronous ones.
+constexpr int stop_signal = SIGILL;
+// Above MINSIGSTKSZ with AVX-512 and AMX state, and room for a sanitizer's wrapper.
+constexpr std::size_t signal_stack_bytes = 128 * 1024;
+
+// Initial-exec: reading it from a handler allocates nothing.
+__attribute__((tls_model("initial-exec"))) thread_local FaultGuard* current_guard = nullptr;
+
+std::mutex handlers_mutex;
+int handler_users = 0;
+struct sigaction previous_actions[fault_signals.size()];
+
+std::size_t index_of(int signal) {
+  std::size_t index = 0;
+  while (fault_signals[index] != signal) ++index;
+  return index;
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  struct sigaction& previous = previous_actions[index_of(signal)];
+  const bool sent = info->si_code <= 0;
+  const bool is_default = (previous.sa_flags & SA_SIGINFO) == 0 && previous.sa_handler == SIG_DFL;
+  const bool is_ignored = (previous.sa_flags & SA_SIGINFO) == 0 && previous.sa_handler == SIG_IGN;
+  if (is_ignored && sent) return;
+  if (is_default || is_ignored) {
+    // The default action ends the process when the faulting instruction, or the signal sent, comes again.
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(signal, &action, nullptr);
+    if (sent) pthread_kill(pthread_self(), signal);
+    return;
+  }
+  // As the kernel would call it; this handler's return restores the interrupted mask.
+  sigset_t mask = previous.sa_mask;
+  pthread_sigmask(SIG_BLOCK, &mask, nullptr);
+  if ((previous.sa_flags & SA_NODEFER) != 0) {
+    sigemptyset(&mask);
+    sigaddset(&mask, signal);
+    pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
+  }
+  if ((previous.sa_flags & SA_SIGINFO) != 0) {
+    previous.sa_sigaction(signal, info, context);
+  } else {
+    previous.sa_handler(signal);
+  }
+}
+
+void on_signal(int signal, siginfo_t* info, void* context) {
+  const int saved_errno = errno;
+  if (current_guard == nullptr || !current_guard->handle(signal, info, context)) {
+    pass_on(signal, info, context);
+  }
+  errno = saved_errno;
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &on_signal;
+}
+
+void install_handlers() {
+  for (std::size_t i = 0; i < fault_signals.size(); ++i) {
+    struct sigaction current = {};
+    sigaction(fault_signals[i], nullptr, &current);
+    // A handler that was put over ours, and taken away since, may have left ours standing.
+    if (is_ours(current)) continue;
+    previous_actions[i] = current;
+    struct sigaction action = {};
+    action.sa_sigaction = &on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (const int signal : fault_signals) sigaddset(&action.sa_mask, signal);
+    sigaction(fault_signals[i], &action, nullptr);
+  }
+}
+
+void restore_handlers() {
+  for (std::size_t i = 0; i < fault_signals.size(); ++i) {
+    struct sigaction current = {};
+    sigaction(fault_signals[i], nullptr, &current);
+    // Someone's handler on top of ours stays, and goes on calling ours, which passes everything on.
+    if (is_ours(current)) sigaction(fault_signals[i], &previous_actions[i], nullptr);
+  }
+}
+
+// The launches that ran when a child was forked do not run in the child.
+const int fork_handlers = pthread_atfork([] { handlers_mutex.lock(); }, [] { handlers_mutex.unlock(); },
+                                         [] {
+                                           if (handler_users != 0) restore_handlers();
+                                           handler_users = 0;
+                                           handlers_mutex.unlock();
+                                         });
+
+}  // namespace
+
+FaultGuard::~FaultGuard() {
+  if (signal_stack_ != nullptr) munmap(signal_stack_, signal_stack_bytes);
+}
+
+bool FaultGuard::attach_current_thread() {
+  void* stack =
+      mmap(nullptr, signal_stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (stack == MAP_FAILED) return false;
+  signal_stack_ = static_cast<std::uint8_t*>(stack);
+  stack_t alternate = {};
+  alternate.ss_sp = stack;
+  alternate.ss_size = signal_stack_bytes;
+  if (sigaltstack(&alternate, nullptr) != 0) return false;
+  thread_ = pthread_self();
+  current_guard = this;
+  return true;
+}
+
+void FaultGuard::detach_current_thread() {
+  current_guard = nullptr;
+  stack_t none = {};
+  none.ss_flags = SS_DISABLE;
+  sigaltstack(&none, nullptr);
+}
+
+void FaultGuard::arm(bool leavable) {
+  leavable_ = leavable;
+  state_.store(State::armed);
+}
+
+void FaultGuard::disarm() {
+  State expected = State::armed;
+  if (state_.compare_exchange_strong(expected, State::idle)) return;
+  // A signal is on its way: it must not arrive after the handlers are gone.
+  while (state_.load() != State::received) sched_yield();
+  state_.store(State::idle);
+}
+
+void FaultGuard::stop() {
+  State expected = State::armed;
+  if (state_.compare_exchange_strong(expected, State::signalled)) pthread_kill(thread_, stop_signal);
+}
+
+FaultGuard::Fault FaultGuard::take_fault() {
+  const Fault fault = fault_;
+  fault_ = {};
+  return fault;
+}
+
+bool FaultGuard::handle(int signal, const siginfo_t* info, void* context) noexcept {
+  const bool on_fiber = runner_.on_fiber(context);
+  if (info->si_code <= 0) {
+    const bool stopped = signal == stop_signal && info->si_code == SI_TKILL && info->si_pid == getpid() &&
+                         state_.load() == State::signalled;
+    if (!stopped) return false;
+    if (on_fiber && leavable_) runner_.force_leave(context);
+    state_.store(State::received);
+    return true;
+  }
+  if (!on_fiber) return false;
+  if (signal == SIGFPE && info->si_code == FPE_INTDIV && skip_division(context)) return true;
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  fault_ = {signal, info->si_code, address, signal == SIGSEGV && runner_.is_stack_guard(address)};
+  runner_.force_leave(context);
+  return true;
+}
+
+std::string describe(const FaultGuard::Fault& fault) {
+  char address[32];
+  std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(fault.address));
+  if (fault.stack_overflow) {
+    return std::string("stack overflow: more than ") + std::to_string(FiberPool::stack_bytes / 1024) +
+           " KiB of private memory, at address " + address;
+  }
+  switch (fault.signal) {
+    case SIGSEGV:
+      // A general-protection fault carries no address.
+      if (fault.code == SI_KERNEL) return "memory access at a non-canonical address";
+      return std::string("memory access at address ") + address;
+    case SIGBUS:
+      return std::string("bus error (memory that is mapped from a file's end, or misaligned) at address ") +
+             address;
+    case SIGILL:
+      return std::string("trap or illegal instruction at address ") + address;
+    default:
+      return std::string("arithmetic trap at address ") + address;
+  }
+}
+
+HandlerScope::HandlerScope() {
+  static_cast<void>(fork_handlers);
+  const std::lock_guard lock(handlers_mutex);
+  if (handler_users++ == 0) install_handlers();
+}
+
+HandlerScope::~HandlerScope() {
+  const std::lock_guard lock(handlers_mutex);
+  if (--handler_users == 0) restore_handlers();
+}
+
+#if defined(__x86_64__)
+bool skip_division(void* signal_context) noexcept {
+  auto& registers = static_cast<ucontext_t*>(signal_context)->uc_mcontext.gregs;
+  const auto* at = reinterpret_cast<const std::uint8_t*>(registers[REG_RIP]);
+  bool is_16_bit = false;
+  for (bool prefix = true; prefix;) {
+    switch (*at) {
+      case 0x66:
+        is_16_bit = true;
+        ++at;
+        break;
+      case 0x26: case 0x2e: case 0x36: case 0x3e: case 0x64: case 0x65: case 0x67: case 0xf2: case 0xf3:
+        ++at;
+        break;
+      default:
+        prefix = false;
+    }
+  }
+  const bool is_64_bit = (*at & 0xf8) == 0x48;  // REX.W
+  if ((*at & 0xf0) == 0x40) ++at;
+  const std::uint8_t opcode = *at++;
+  const std::uint8_t modrm = *at++;
+  const bool divides = (opcode == 0xf6 || opcode == 0xf7) && (modrm >> 3 & 7) >= 6;  // DIV /6, IDIV /7
+  if (!divides) return false;
+  const int mode = modrm >> 6;
+  if (mode != 3) {
+    const int base = modrm & 7;
+    int displacement = mode == 1 ? 1 : mode == 2 ? 4 : 0;
+    if (base == 4) {
+      const std::uint8_t sib = *at++;
+      if (mode == 0 && (sib & 7) == 5) displacement = 4;
+    } else if (mode == 0 && base == 5) {
+      displacement = 4;  // relative to RIP
+    }
+    at += displacement;
+  }
+  auto& rax = registers[REG_RAX];
+  auto& rdx = registers[REG_RDX];
+  if (opcode == 0xf6) {
+    rax &= ~greg_t{0xff00};  // remainder in AH
+  } else if (is_64_bit) {
+    rdx = 0;
+  } else if (is_16_bit) {
+    rdx &= ~greg_t{0xffff};
+  } else {
+    rax &= 0xffffffff;
+    rdx = 0;
+  }
+  registers[REG_RIP] = reinterpret_cast<greg_t>(at);
+  return true;
+}
+#else
+bool skip_division(void*) noexcept { return false; }
+#endif
+
+}  // namespace metalane::cpu

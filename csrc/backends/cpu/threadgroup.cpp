@@ -1,0 +1,315 @@
+// Scheduling of threads, simdgroup collectives and threadgroup barriers within one threadgroup.
+#include "backends/cpu/threadgroup.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstring>
+
+namespace metalane::cpu {
+namespace {
+
+constexpr std::uint32_t simd_width = METALANE_SIMD_WIDTH;
+
+// The module's own variables and every argument may each be rounded up.
+constexpr std::size_t threadgroup_memory_bytes =
+    max_threadgroup_memory + METALANE_MAX_THREADGROUP_ARGS * threadgroup_argument_alignment + 4096;
+
+std::string place_of(const metalane_module& module, std::uint32_t site) {
+  if (site >= module.site_count) return "an unknown place";
+  const metalane_site& place = module.sites[site];
+  return std::string(place.operation) + " at " + place.file + ":" + std::to_string(place.line) + ":" +
+         std::to_string(place.column);
+}
+
+}  // namespace
+
+const metalane_runtime& module_runtime() {
+  static const metalane_runtime runtime = {&ThreadgroupRunner::threadgroup_barrier,
+                                           &ThreadgroupRunner::simd_collective};
+  return runtime;
+}
+
+ThreadgroupRunner::ThreadgroupRunner(const std::atomic<bool>& stop)
+    : stop_(stop), fibers_(&ThreadgroupRunner::fiber_main, this) {
+  group_.runner = this;
+}
+
+ThreadgroupRunner::~ThreadgroupRunner() {
+  if (memory_mapping_ != nullptr) munmap(memory_mapping_, memory_mapping_bytes_);
+}
+
+bool ThreadgroupRunner::prepare() {
+  adopt_current_thread(main_);
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t usable = (threadgroup_memory_bytes + page - 1) / page * page;
+  memory_mapping_bytes_ = usable + 2 * page;
+  void* mapping = mmap(nullptr, memory_mapping_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return false;
+  memory_mapping_ = static_cast<std::uint8_t*>(mapping);
+  if (mprotect(memory_mapping_ + page, usable, PROT_READ | PROT_WRITE) != 0) return false;
+  group_.threadgroup_memory = memory_mapping_ + page;
+  return fibers_.grow();
+}
+
+ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module, const metalane_launch& launch,
+                                                  const std::uint32_t position[3],
+                                                  const std::uint32_t threads[3]) {
+  module_ = &module;
+  group_.launch = &launch;
+  for (int axis = 0; axis < 3; ++axis) {
+    group_.position[axis] = position[axis];
+    group_.threads[axis] = threads[axis];
+  }
+  group_.thread_count = threads[0] * threads[1] * threads[2];
+  group_.current_thread = 0;
+  group_.finished_threads = 0;
+  simdgroup_count_ = (group_.thread_count + simd_width - 1) / simd_width;
+  for (std::uint32_t i = 0; i < simdgroup_count_; ++i) {
+    const std::uint32_t left = group_.thread_count - i * simd_width;
+    simdgroups_[i] = {0, 0, 0, left < simd_width ? left : simd_width};
+  }
+  barrier_waiters_ = 0;
+  barrier_sites_differ_ = false;
+  enter_simdgroup(0);
+  return run_fibers();
+}
+
+ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(const void*), const void* context) {
+  function_ = function;
+  function_context_ = context;
+  module_ = nullptr;
+  group_.current_thread = 0;
+  group_.next_thread = 0;
+  group_.end_thread = 1;
+  simdgroup_count_ = 0;
+  return run_fibers();
+}
+
+void ThreadgroupRunner::enter_simdgroup(std::uint32_t index) noexcept {
+  current_simdgroup_ = index;
+  group_.next_thread = index * simd_width;
+  group_.end_thread = group_.next_thread + simdgroups_[index].lanes;
+}
+
+ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
+  left_ = false;
+  outcome_ = Outcome::done;
+  for (;;) {
+    wants_fiber_ = false;
+    Fiber* fiber = next();
+    if (fiber != &main_) {
+      current_ = fiber;
+      switch_fiber(main_, *fiber);
+    }
+    if (left_) {
+      finish_forced_switch(main_);
+      outcome_ = Outcome::left;
+    }
+    if (!wants_fiber_ || outcome_ != Outcome::done) break;
+    // Memory is asked for here, where no signal can cut the call short.
+    if (!fibers_.grow()) outcome_ = Outcome::no_memory;
+    if (outcome_ != Outcome::done) break;
+  }
+  if (outcome_ != Outcome::done) fibers_.reset();
+  return outcome_;
+}
+
+// Every fiber: take the threads that are due, hand over, and begin again when taken from the idle list.
+void ThreadgroupRunner::fiber_main(void* argument) {
+  auto& runner = *static_cast<ThreadgroupRunner*>(argument);
+  finish_first_switch();
+  Fiber* const self = runner.current_;
+  for (;;) {
+    if (runner.stop_.load()) {
+      runner.outcome_ = Outcome::left;
+    } else if (runner.module_ != nullptr) {
+      runner.module_->entry(&runner.group_);
+    } else {
+      runner.group_.next_thread = 1;
+      runner.function_(runner.function_context_);
+    }
+    runner.fibers_.put(self);
+    Fiber* target = runner.outcome_ == Outcome::done ? runner.next() : &runner.main_;
+    if (target == self) continue;
+    runner.current_ = target;
+    switch_fiber(*self, *target);
+  }
+}
+
+Fiber* ThreadgroupRunner::next() noexcept {
+  for (;;) {
+    if (simdgroup_count_ == 0) {  // run_function
+      if (group_.next_thread == group_.end_thread) return &main_;
+    } else {
+      Simdgroup& simdgroup = simdgroups_[current_simdgroup_];
+      const std::uint32_t first = current_simdgroup_ * simd_width;
+      if (simdgroup.runnable != 0) {
+        const std::uint32_t thread = first + static_cast<std::uint32_t>(std::countr_zero(simdgroup.runnable));
+        simdgroup.runnable &= simdgroup.runnable - 1;
+        group_.current_thread = thread;
+        return fiber_of_[thread];
+      }
+      if (group_.next_thread >= group_.end_thread) {
+        if (simdgroup.at_collective != 0) {
+          resolve_collective(simdgroup, first);
+        } else if (current_simdgroup_ + 1 < simdgroup_count_) {
+          // Past the first round all threads are taken, and the range stays empty.
+          if (group_.next_thread < group_.thread_count) {
+            enter_simdgroup(current_simdgroup_ + 1);
+          } else {
+            ++current_simdgroup_;
+          }
+        } else if (!complete_barrier()) {
+          return &main_;
+        }
+        continue;
+      }
+    }
+    Fiber* fresh = fibers_.take();
+    if (fresh != nullptr) return fresh;
+    wants_fiber_ = true;
+    return &main_;
+  }
+}
+
+// No simdgroup can go on: releases a complete barrier, or ends the threadgroup.
+bool ThreadgroupRunner::complete_barrier() noexcept {
+  if (barrier_waiters_ == 0) return false;
+  if (barrier_waiters_ != group_.thread_count || barrier_sites_differ_) {
+    outcome_ = Outcome::incomplete_barrier;
+    return false;
+  }
+  for (std::uint32_t i = 0; i < simdgroup_count_; ++i) {
+    simdgroups_[i].runnable = simdgroups_[i].at_barrier;
+    simdgroups_[i].at_barrier = 0;
+  }
+  barrier_waiters_ = 0;
+  current_simdgroup_ = 0;
+  return true;
+}
+
+void ThreadgroupRunner::resolve_collective(Simdgroup& simdgroup, std::uint32_t first_thread) noexcept {
+  std::uint32_t site = ~0u;
+  std::uint32_t active = 0;
+  for (std::uint32_t waiting = simdgroup.at_collective; waiting != 0; waiting &= waiting - 1) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_zero(waiting));
+    const std::uint32_t lane_site = site_of_[first_thread + lane];
+    if (lane_site < site) {
+      site = lane_site;
+      active = 0;
+    }
+    if (lane_site == site) active |= 1u << lane;
+  }
+  const Collective& lowest =
+      collective_of_[first_thread + static_cast<std::uint32_t>(std::countr_zero(active))];
+  const std::uint32_t bytes = lowest.bytes;
+  if (bytes != 0) {
+    for (std::uint32_t rest = active; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+      std::memcpy(lanes_in_ + lane * bytes, collective_of_[first_thread + lane].value, bytes);
+    }
+  }
+  if (lowest.combine != nullptr) {
+    const metalane_lanes lanes = {active, simdgroup.lanes, bytes, lanes_in_, lanes_out_};
+    lowest.combine(&lanes, lowest.context);
+  }
+  if (bytes != 0) {
+    for (std::uint32_t rest = active; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+      void* result = collective_of_[first_thread + lane].result;
+      if (result != nullptr) std::memcpy(result, lanes_out_ + lane * bytes, bytes);
+    }
+  }
+  simdgroup.at_collective &= ~active;
+  simdgroup.runnable = active;
+}
+
+void ThreadgroupRunner::park() noexcept {
+  Fiber* self = current_;
+  Fiber* target = next();
+  if (target == self) return;
+  current_ = target;
+  switch_fiber(*self, *target);
+}
+
+void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
+  ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
+  const std::uint32_t thread = group->current_thread;
+  runner.fiber_of_[thread] = runner.current_;
+  runner.site_of_[thread] = site;
+  runner.simdgroups_[thread / simd_width].at_barrier |= 1u << (thread % simd_width);
+  if (runner.barrier_waiters_++ == 0) {
+    runner.barrier_site_ = site;
+  } else if (runner.barrier_site_ != site) {
+    runner.barrier_sites_differ_ = true;
+  }
+  runner.park();
+}
+
+void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site, std::uint32_t bytes,
+                                        const void* value, void* result, metalane_combine combine,
+                                        const void* context) {
+  ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
+  const std::uint32_t thread = group->current_thread;
+  runner.fiber_of_[thread] = runner.current_;
+  runner.site_of_[thread] = site;
+  runner.collective_of_[thread] = {value, result, context, combine, bytes};
+  runner.simdgroups_[thread / simd_width].at_collective |= 1u << (thread % simd_width);
+  runner.park();
+}
+
+bool ThreadgroupRunner::on_fiber(const void* signal_context) const noexcept {
+  return fibers_.locate(interrupted_stack_pointer(signal_context)) != FiberPool::Place::elsewhere;
+}
+
+void ThreadgroupRunner::force_leave(void* signal_context) noexcept {
+  left_ = true;
+  redirect_to_fiber(signal_context, main_);
+}
+
+std::string ThreadgroupRunner::thread_name(std::uint32_t thread) const {
+  const std::uint32_t x = thread % group_.threads[0];
+  const std::uint32_t y = thread / group_.threads[0] % group_.threads[1];
+  const std::uint32_t z = thread / group_.threads[0] / group_.threads[1];
+  return "thread " + std::to_string(thread) + " [" + std::to_string(x) + ", " + std::to_string(y) + ", " +
+         std::to_string(z) + "]";
+}
+
+void ThreadgroupRunner::append_waiters(std::string& text, const metalane_module& module,
+                                       std::uint32_t site) const {
+  std::uint32_t count = 0, first = 0, last = 0;
+  for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
+    const bool waits = (simdgroups_[thread / simd_width].at_barrier >> (thread % simd_width) & 1u) != 0;
+    if (!waits || site_of_[thread] != site) continue;
+    if (count++ == 0) first = thread;
+    last = thread;
+  }
+  text += std::to_string(count) + (count == 1 ? " thread (" : " threads (") + thread_name(first);
+  if (count > 1) text += " to " + thread_name(last);
+  text += (count == 1 ? ") waits at " : ") wait at ") + place_of(module, site);
+}
+
+std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) const {
+  std::string text;
+  append_waiters(text, module, barrier_site_);
+  std::uint32_t finished = 0, first_finished = 0;
+  std::uint32_t other_site = barrier_site_;
+  for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
+    const bool waits = (simdgroups_[thread / simd_width].at_barrier >> (thread % simd_width) & 1u) != 0;
+    if (!waits && finished++ == 0) first_finished = thread;
+    if (waits && site_of_[thread] != barrier_site_ && other_site == barrier_site_) other_site = site_of_[thread];
+  }
+  if (other_site != barrier_site_) {
+    text += ", ";
+    append_waiters(text, module, other_site);
+  }
+  if (finished != 0) {
+    text += ", " + std::to_string(finished) + (finished == 1 ? " thread (" : " threads (the first: ") +
+            thread_name(first_finished) + (finished == 1 ? ") has finished" : ") have finished");
+  }
+  return text;
+}
+
+}  // namespace metalane::cpu

@@ -1,0 +1,123 @@
+// Runs threadgroups of one kernel module on one OS thread: the executor's side of module_abi.h.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backends/cpu/fiber.h"
+#include "msl/stdlib/module_abi.h"
+
+namespace metalane::cpu {
+
+constexpr std::uint32_t max_threads_per_threadgroup = 1024;
+constexpr std::uint32_t max_threadgroup_memory = 32 * 1024;
+constexpr std::uint32_t threadgroup_argument_alignment = 16;
+
+// What compiled modules call.
+const metalane_runtime& module_runtime();
+
+// Schedules the threads of one threadgroup after another. Not thread-safe: one a worker.
+//
+// Simdgroups run in order, each until none of its lanes can go on. Lanes that wait at collectives are then
+// served, the lowest site first; lanes at a barrier wait until no simdgroup can go on. A fiber that must wait
+// hands over to the next one directly, so that a barrier costs one switch a thread.
+class ThreadgroupRunner {
+ public:
+  enum class Outcome : std::uint8_t { done, incomplete_barrier, no_memory, left };
+
+  // `stop`: when it turns true, no further thread is started and run() returns `left`.
+  explicit ThreadgroupRunner(const std::atomic<bool>& stop);
+  ~ThreadgroupRunner();
+  ThreadgroupRunner(const ThreadgroupRunner&) = delete;
+  ThreadgroupRunner& operator=(const ThreadgroupRunner&) = delete;
+
+  // False when the system gives no memory. To be called once, by the thread that will call run().
+  bool prepare();
+
+  // Runs the threadgroup at `position` with `threads` threads an axis. After `left` by a signal handler
+  // (force_leave) or a failure the runner is as new.
+  Outcome run(const metalane_module& module, const metalane_launch& launch, const std::uint32_t position[3],
+              const std::uint32_t threads[3]);
+  // Runs `function(context)` on a fiber, so that it can be left by force_leave() as a kernel can.
+  Outcome run_function(void (*function)(const void*), const void* context);
+
+  // From a signal handler on this OS thread: whether the signal met a fiber, and leaving it for good. run()
+  // then returns `left`.
+  bool on_fiber(const void* signal_context) const noexcept;
+  bool is_stack_guard(std::uintptr_t address) const noexcept {
+    return fibers_.locate(address) == FiberPool::Place::guard;
+  }
+  void force_leave(void* signal_context) noexcept;
+
+  // The thread that ran last: "thread 37 [5, 1, 0]".
+  std::string current_thread_name() const { return thread_name(group_.current_thread); }
+  // After `incomplete_barrier`: who waits where.
+  std::string describe_barrier(const metalane_module& module) const;
+
+ private:
+  struct Group : metalane_group {
+    ThreadgroupRunner* runner = nullptr;
+  };
+  // Bit i of a mask: lane i.
+  struct Simdgroup {
+    std::uint32_t runnable = 0;
+    std::uint32_t at_collective = 0;
+    std::uint32_t at_barrier = 0;
+    std::uint32_t lanes = 0;
+  };
+  struct Collective {
+    const void* value = nullptr;
+    void* result = nullptr;
+    const void* context = nullptr;
+    metalane_combine combine = nullptr;
+    std::uint32_t bytes = 0;
+  };
+  static constexpr std::uint32_t max_simdgroups = max_threads_per_threadgroup / METALANE_SIMD_WIDTH;
+
+  friend const metalane_runtime& module_runtime();
+  static void threadgroup_barrier(metalane_group* group, std::uint32_t site);
+  static void simd_collective(metalane_group* group, std::uint32_t site, std::uint32_t bytes,
+                              const void* value, void* result, metalane_combine combine, const void* context);
+  static void fiber_main(void* runner);
+
+  void enter_simdgroup(std::uint32_t index) noexcept;
+  Outcome run_fibers();
+  // The fiber that goes on next; the main fiber when the threadgroup is over or cannot go on.
+  Fiber* next() noexcept;
+  bool complete_barrier() noexcept;
+  void resolve_collective(Simdgroup& simdgroup, std::uint32_t first_thread) noexcept;
+  void park() noexcept;
+  void append_waiters(std::string& text, const metalane_module& module, std::uint32_t site) const;
+  std::string thread_name(std::uint32_t thread) const;
+
+  const std::atomic<bool>& stop_;
+  Group group_{};
+  Fiber main_;
+  Fiber* current_ = nullptr;
+  const metalane_module* module_ = nullptr;
+  void (*function_)(const void*) = nullptr;
+  const void* function_context_ = nullptr;
+  std::uint32_t simdgroup_count_ = 0;
+  std::uint32_t current_simdgroup_ = 0;
+  std::uint32_t barrier_waiters_ = 0;
+  std::uint32_t barrier_site_ = 0;
+  bool barrier_sites_differ_ = false;
+  bool wants_fiber_ = false;
+  volatile bool left_ = false;
+  Outcome outcome_ = Outcome::done;
+
+  Simdgroup simdgroups_[max_simdgroups];
+  Fiber* fiber_of_[max_threads_per_threadgroup];
+  std::uint32_t site_of_[max_threads_per_threadgroup];
+  Collective collective_of_[max_threads_per_threadgroup];
+  alignas(64) std::uint8_t lanes_in_[METALANE_SIMD_WIDTH * METALANE_MAX_LANE_BYTES];
+  alignas(64) std::uint8_t lanes_out_[METALANE_SIMD_WIDTH * METALANE_MAX_LANE_BYTES];
+
+  FiberPool fibers_;
+  std::uint8_t* memory_mapping_ = nullptr;  // threadgroup memory between two guard pages
+  std::size_t memory_mapping_bytes_ = 0;
+};
+
+}  // namespace metalane::cpu

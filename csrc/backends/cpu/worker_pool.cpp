@@ -1,0 +1,315 @@
+// Threads, queue, stopping, and the order of submissions.
+#include "backends/cpu/worker_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include <metalane/error.h>
+
+namespace metalane::cpu {
+namespace {
+
+double seconds_of(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  asm volatile("yield");
+#endif
+}
+
+// Workers take no signal that is meant for the program, Ctrl-C above all.
+class WorkerSignalMask {
+ public:
+  WorkerSignalMask() {
+    sigset_t mask;
+    sigfillset(&mask);
+    for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigdelset(&mask, signal);
+    pthread_sigmask(SIG_SETMASK, &mask, &before_);
+  }
+  ~WorkerSignalMask() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+WorkerPool::WorkerPool(unsigned thread_count) : thread_count_(std::max(1u, thread_count)) {}
+
+WorkerPool::~WorkerPool() = default;
+
+template <typename Predicate>
+bool WorkerPool::spin(Predicate ready) const {
+  if (ready()) return true;
+  if (std::thread::hardware_concurrency() == 1) return false;
+  const Clock::time_point end = Clock::now() + std::chrono::microseconds(50);
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause_briefly();
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+std::unique_ptr<CommandList> WorkerPool::take_list() {
+  {
+    const std::lock_guard lock(lists_mutex_);
+    if (!spare_lists_.empty()) {
+      std::unique_ptr<CommandList> list = std::move(spare_lists_.back());
+      spare_lists_.pop_back();
+      return list;
+    }
+  }
+  return std::make_unique<CommandList>();
+}
+
+void WorkerPool::put_list(std::unique_ptr<CommandList> list) noexcept {
+  constexpr std::size_t max_spare = 16;
+  list->clear();
+  const std::lock_guard lock(lists_mutex_);
+  if (spare_lists_.capacity() < max_spare) spare_lists_.reserve(max_spare);
+  if (spare_lists_.size() < max_spare) spare_lists_.push_back(std::move(list));
+}
+
+// With mutex_ held. Fewer helpers than wished for do the same work, later.
+void WorkerPool::start_threads() {
+  const WorkerSignalMask mask;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (unsigned i = 0; i < thread_count_; ++i) workers.push_back(std::make_unique<Worker>(stop_));
+  const auto self = shared_from_this();
+  for (unsigned i = 0; i < thread_count_; ++i) {
+    Worker& worker = *workers[i];
+    try {
+      worker.thread = std::thread([self, &worker, i] {
+        worker.ready = worker.runner.prepare() && worker.guard.attach_current_thread();
+        i == 0 ? self->run_leader(worker) : self->run_helper(worker);
+        FaultGuard::detach_current_thread();
+      });
+    } catch (const std::system_error& error) {
+      if (i == 0) throw DeviceError(std::string("cpu device: cannot start a thread: ") + error.what());
+      workers.resize(i);
+      break;
+    }
+    pthread_setname_np(worker.thread.native_handle(), "metalane-cpu");
+  }
+  workers_ = std::move(workers);
+}
+
+// With mutex_ held.
+void WorkerPool::start_watchdog() {
+  const WorkerSignalMask mask;
+  try {
+    watchdog_ = std::thread([this] { run_watchdog(); });
+  } catch (const std::system_error& error) {
+    throw DeviceError(std::string("cpu device: cannot start the thread that watches time limits: ") + error.what());
+  }
+}
+
+void WorkerPool::submit(std::unique_ptr<CommandList> list) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (workers_.empty()) start_threads();
+    if (list->time_limit && !watchdog_.joinable()) start_watchdog();
+    const std::uint64_t sequence = submitted_.load(std::memory_order_relaxed) + 1;
+    list->sequence = sequence;
+    CommandList* raw = list.release();
+    (queue_tail_ != nullptr ? queue_tail_->next : queue_head_) = raw;
+    queue_tail_ = raw;
+    submitted_.store(sequence, std::memory_order_release);
+    wake = leader_sleeps_;
+  }
+  if (wake) leader_wakes_.notify_one();
+}
+
+void WorkerPool::cancel_all() noexcept {
+  const std::lock_guard lock(mutex_);
+  cancelled_up_to_ = submitted_.load(std::memory_order_relaxed);
+  if (running_ != 0) stop_running(StopReason::cancelled);
+}
+
+void WorkerPool::shut_down() {
+  {
+    const std::lock_guard lock(mutex_);
+    quit_.store(true);
+  }
+  leader_wakes_.notify_all();
+  watchdog_wakes_.notify_all();
+  {
+    const std::lock_guard lock(helpers_mutex_);
+  }
+  helpers_wake_.notify_all();
+  const auto self = std::this_thread::get_id();
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->thread.get_id() == self) {
+      worker->thread.detach();
+    } else if (worker->thread.joinable()) {
+      worker->thread.join();
+    }
+  }
+  if (watchdog_.joinable()) watchdog_.join();
+}
+
+CommandList* WorkerPool::next_submission() {
+  const auto ready = [this] {
+    return submitted_.load(std::memory_order_acquire) != taken_ || quit_.load(std::memory_order_relaxed);
+  };
+  spin(ready);
+  std::unique_lock lock(mutex_);
+  leader_sleeps_ = true;
+  leader_wakes_.wait(lock, ready);
+  leader_sleeps_ = false;
+  CommandList* list = queue_head_;
+  if (list == nullptr) return nullptr;
+  queue_head_ = list->next;
+  if (queue_head_ == nullptr) queue_tail_ = nullptr;
+  taken_ = list->sequence;
+  return list;
+}
+
+void WorkerPool::run_leader(Worker& worker) {
+  while (CommandList* list = next_submission()) run_submission(worker, *list);
+}
+
+void WorkerPool::run_helper(Worker& worker) {
+  std::uint64_t seen = 0;
+  const auto ready = [this, &seen] { return job_number_.load(std::memory_order_acquire) != seen || quit_.load(); };
+  for (;;) {
+    if (!spin(ready)) {
+      std::unique_lock lock(helpers_mutex_);
+      ++helpers_asleep_;
+      helpers_wake_.wait(lock, ready);
+      --helpers_asleep_;
+    }
+    if (quit_.load()) return;
+    seen = job_number_.load(std::memory_order_acquire);
+    std::uint32_t gate = gate_.load(std::memory_order_relaxed);
+    bool inside = false;
+    while ((gate & gate_open) != 0 && !inside) {
+      inside = gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed);
+    }
+    if (!inside) continue;
+    if (worker.ready) participate(worker);
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      const std::lock_guard lock(helpers_mutex_);
+      helpers_left_.notify_one();
+    }
+  }
+}
+
+void WorkerPool::share_job() {
+  gate_.store(gate_open, std::memory_order_release);
+  job_number_.fetch_add(1, std::memory_order_release);
+  unsigned asleep;
+  {
+    const std::lock_guard lock(helpers_mutex_);
+    asleep = helpers_asleep_;
+  }
+  const std::uint64_t useful = std::min<std::uint64_t>(asleep, job_.total - 1);
+  for (std::uint64_t i = 0; i < useful; ++i) helpers_wake_.notify_one();
+}
+
+void WorkerPool::join_helpers() {
+  gate_.fetch_and(~gate_open, std::memory_order_acq_rel);
+  const auto empty = [this] { return gate_.load(std::memory_order_acquire) == 0; };
+  if (spin(empty)) return;
+  std::unique_lock lock(helpers_mutex_);
+  helpers_left_.wait(lock, empty);
+}
+
+void WorkerPool::run_watchdog() {
+  std::unique_lock lock(mutex_);
+  while (!quit_.load()) {
+    if (!deadline_) {
+      watchdog_wakes_.wait(lock);
+    } else if (Clock::now() < *deadline_) {
+      watchdog_wakes_.wait_until(lock, *deadline_);
+    } else {
+      deadline_.reset();
+      stop_running(StopReason::timeout);
+    }
+  }
+}
+
+void WorkerPool::stop_running(StopReason reason) {
+  if (stop_reason_ == StopReason::none) stop_reason_ = reason;
+  stop_.store(true);
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->guard.stop();
+}
+
+void WorkerPool::fail(const std::string& code, bool is_transient, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  if (failure_ || stop_reason_ != StopReason::none) return;
+  failure_ = Failure{code, std::string(job_.label), is_transient, message};
+  stop_running(StopReason::failed);
+}
+
+void WorkerPool::run_submission(Worker& worker, CommandList& list) {
+  const Clock::time_point start = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = list.sequence;
+    job_.label = {};
+    failure_.reset();
+    stopped_at_.clear();
+    const bool cancelled = list.sequence <= cancelled_up_to_;
+    stop_reason_ = cancelled ? StopReason::cancelled : StopReason::none;
+    stop_.store(cancelled);
+    if (list.time_limit) {
+      constexpr double longest = 1e9;  // thirty years: what the clock can add without overflow
+      deadline_ = start + std::chrono::duration_cast<Clock::duration>(
+                              std::chrono::duration<double>(std::clamp(*list.time_limit, 0.0, longest)));
+      watchdog_wakes_.notify_one();
+    }
+  }
+  {
+    const HandlerScope handlers;
+    for (const LaunchRecord& record : list.launches()) {
+      if (stop_.load()) break;
+      run_launch(worker, record, list.label(record));
+    }
+  }
+  backend::Completion completion;
+  completion.start_seconds = seconds_of(start);
+  completion.error = finish_submission(list);
+  completion.end_seconds = seconds_of(Clock::now());
+  const std::function<void(const backend::Completion&)> done = std::move(list.done);
+  put_list(std::unique_ptr<CommandList>(&list));
+  done(completion);
+}
+
+std::exception_ptr WorkerPool::finish_submission(const CommandList& list) {
+  const std::lock_guard lock(mutex_);
+  running_ = 0;
+  deadline_.reset();
+  switch (stop_reason_) {
+    case StopReason::none:
+      return nullptr;
+    case StopReason::failed:
+      return std::make_exception_ptr(
+          CommandBufferError(failure_->code, failure_->label, failure_->is_transient, failure_->message));
+    case StopReason::timeout: {
+      char limit[32];
+      std::snprintf(limit, sizeof limit, "%.3g s", *list.time_limit);
+      return std::make_exception_ptr(CommandBufferError(
+          "timeout", std::string(job_.label), true,
+          (stopped_at_.empty() ? std::string("submission") : stopped_at_) + ": ran past the time limit of " +
+              limit));
+    }
+    case StopReason::cancelled:
+      break;
+  }
+  return std::make_exception_ptr(CommandBufferError(
+      "cancelled", std::string(job_.label), true,
+      (stopped_at_.empty() ? std::string("submission") : stopped_at_) + ": cancelled"));
+}
+
+}  // namespace metalane::cpu
