@@ -23,6 +23,34 @@ using ::uint;
 using ::ulong;
 using ::ushort;
 
+namespace detail {
+
+constexpr uint16_t round_to_bfloat(float value) {
+  const uint32_t word = __builtin_bit_cast(uint32_t, value);
+  if ((word & 0x7fffffffu) > 0x7f800000u) return uint16_t((word >> 16) | 0x40u);
+  return uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+}
+// A float that rounds to the same bfloat as `value`. Integers past 24 bits do not fit a float; the float below
+// them with its last bit set keeps them on their side of any tie.
+template <class T>
+constexpr float float_near(T value) {
+  if constexpr (is_integral_v<T> && sizeof(T) >= 4) {
+    using U = make_unsigned_t<T>;
+    const U magnitude = value < 0 ? U(0) - U(value) : U(value);
+    if (magnitude >> 24) {
+      const int shift = int(8 * sizeof(unsigned long long)) - 24 -
+                        __builtin_clzll(static_cast<unsigned long long>(magnitude));
+      const U kept = magnitude >> shift;
+      const bool inexact = (kept << shift) != magnitude;
+      const float rounded = float((kept | U(inexact)) << shift);
+      return value < 0 ? -rounded : rounded;
+    }
+  }
+  return float(value);
+}
+
+}  // namespace detail
+
 // The upper half of a float. Converts to float exactly, from float to nearest even; NaN stays NaN. Two bfloats, or
 // a bfloat and an integer, give a bfloat; a bfloat and a float give a float.
 struct bfloat {
@@ -30,7 +58,7 @@ struct bfloat {
 
   bfloat() = default;
   template <class T, class = enable_if_t<is_arithmetic_v<T> && !is_same_v<T, bfloat>>>
-  constexpr bfloat(T value) : bits(round(nearest_float(value))) {}
+  constexpr bfloat(T value) : bits(detail::round_to_bfloat(detail::float_near(value))) {}
   constexpr operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
 
   static constexpr bfloat from_bits(uint16_t bits) {
@@ -69,31 +97,6 @@ struct bfloat {
   }
   constexpr bfloat operator-() const { return from_bits(bits ^ 0x8000u); }
   constexpr bfloat operator+() const { return *this; }
-
- private:
-  static constexpr uint16_t round(float value) {
-    const uint32_t word = __builtin_bit_cast(uint32_t, value);
-    if ((word & 0x7fffffffu) > 0x7f800000u) return uint16_t((word >> 16) | 0x40u);
-    return uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
-  }
-  // A float that rounds to the same bfloat as `value`. Integers past 24 bits do not fit a float; the float
-  // below them with its last bit set keeps them on their side of any tie.
-  template <class T>
-  static constexpr float nearest_float(T value) {
-    if constexpr (is_integral_v<T> && sizeof(T) >= 4) {
-      using U = make_unsigned_t<T>;
-      const U magnitude = value < 0 ? U(0) - U(value) : U(value);
-      if (magnitude >> 24) {
-        const int shift = int(8 * sizeof(unsigned long long)) - 24 -
-                          __builtin_clzll(static_cast<unsigned long long>(magnitude));
-        const U kept = magnitude >> shift;
-        const bool inexact = (kept << shift) != magnitude;
-        const float rounded = float((kept | U(inexact)) << shift);
-        return value < 0 ? -rounded : rounded;
-      }
-    }
-    return float(value);
-  }
 };
 
 namespace detail {
