@@ -11,6 +11,7 @@ namespace {
 
 struct Avx2 {
   using Floats = __m256;
+  using List = FirstSixteen;
   static constexpr std::uint32_t width = 8;
   static constexpr std::uint32_t tile_rows = 2;  // 8 sums and 4 columns fit the 16 registers
 
@@ -35,11 +36,9 @@ struct Avx2 {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
-  static std::uint32_t at_least(Floats x, Floats y) { return mask(_mm256_cmp_ps(x, y, _CMP_GE_OQ)); }
-  static std::uint32_t above(Floats x, Floats y) { return mask(_mm256_cmp_ps(x, y, _CMP_GT_OQ)); }
-
- private:
-  static std::uint32_t mask(Floats x) { return static_cast<std::uint32_t>(_mm256_movemask_ps(x)); }
+  static std::uint32_t at_least(Floats x, Floats y) {
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_GE_OQ)));
+  }
 };
 
 }  // namespace

@@ -9,6 +9,7 @@ struct Portable {
   typedef float Floats __attribute__((vector_size(16)));
   typedef float Unaligned __attribute__((vector_size(16), aligned(4), may_alias));
   typedef std::uint32_t Bits __attribute__((vector_size(16)));
+  using List = FirstSixteen;
   static constexpr std::uint32_t width = 4;
   static constexpr std::uint32_t tile_rows = 2;
 
@@ -31,10 +32,8 @@ struct Portable {
     return even > odd ? even : odd;
   }
   static std::uint32_t at_least(Floats x, Floats y) {
-    return (x[0] >= y[0]) | (x[1] >= y[1]) | (x[2] >= y[2]) | (x[3] >= y[3]);
-  }
-  static std::uint32_t above(Floats x, Floats y) {
-    return (x[0] > y[0]) | (x[1] > y[1]) | (x[2] > y[2]) | (x[3] > y[3]);
+    const auto holds = x >= y;
+    return (holds[0] & 1u) | (holds[1] & 2u) | (holds[2] & 4u) | (holds[3] & 8u);
   }
 };
 
