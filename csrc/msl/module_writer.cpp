@@ -1,0 +1,393 @@
+// Modules: function constants as values, and the entry that runs a kernel for one thread after another.
+#include "msl/module_writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <set>
+#include <unordered_map>
+
+#include <metalane/error.h>
+
+#include "msl/translator.h"
+
+namespace metalane::msl {
+namespace {
+
+using ConstantTable = std::unordered_map<std::string_view, ConstantText>;
+
+std::string joined_names(const std::vector<FunctionConstantDeclaration>& constants) {
+  std::string names;
+  for (const auto& declared : constants) {
+    if (!names.empty()) names += ", ";
+    names += declared.constant.name + " (" + std::to_string(declared.constant.index) + ")";
+  }
+  return names.empty() ? "none: the source has no function constants" : "one of " + names;
+}
+
+std::string shown(const ConstantValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value.value)) return *flag ? "true" : "false";
+  if (const auto* number = std::get_if<std::int64_t>(&value.value)) return std::to_string(*number);
+  if (const auto* number = std::get_if<std::uint64_t>(&value.value)) return std::to_string(*number);
+  char text[40];
+  std::snprintf(text, sizeof text, "%g", std::get<double>(value.value));
+  return text;
+}
+
+// The range of an integer type; nothing for others.
+struct IntegerRange {
+  std::int64_t low;
+  std::uint64_t high;
+};
+std::optional<IntegerRange> integer_range(ScalarType type) {
+  switch (type) {
+    case ScalarType::int8:
+      return IntegerRange{-128, 127};
+    case ScalarType::uint8:
+      return IntegerRange{0, 255};
+    case ScalarType::int16:
+      return IntegerRange{-32768, 32767};
+    case ScalarType::uint16:
+      return IntegerRange{0, 65535};
+    case ScalarType::int32:
+      return IntegerRange{std::numeric_limits<std::int32_t>::min(), 0x7fffffff};
+    case ScalarType::uint32:
+      return IntegerRange{0, 0xffffffff};
+    case ScalarType::int64:
+      return IntegerRange{std::numeric_limits<std::int64_t>::min(), 0x7fffffffffffffff};
+    case ScalarType::uint64:
+      return IntegerRange{0, std::numeric_limits<std::uint64_t>::max()};
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<std::string> integer_text(const FunctionConstant& constant, const ConstantValue& value) {
+  const auto range = integer_range(constant.type.scalar);
+  std::string text;
+  if (const auto* number = std::get_if<std::int64_t>(&value.value)) {
+    const bool fits = *number < 0 ? *number >= range->low : static_cast<std::uint64_t>(*number) <= range->high;
+    if (!fits) return std::nullopt;
+    // The most negative number has no literal of its own.
+    if (*number == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807L - 1)";
+    text = std::to_string(*number);
+  } else if (const auto* natural = std::get_if<std::uint64_t>(&value.value)) {
+    if (*natural > range->high) return std::nullopt;
+    text = std::to_string(*natural);
+  } else {
+    return std::nullopt;
+  }
+  if (range->high == std::numeric_limits<std::uint64_t>::max()) return text + "UL";
+  return range->high == 0xffffffff ? text + "U" : text + "L";
+}
+
+std::optional<std::string> floating_text(const FunctionConstant& constant, const ConstantValue& value) {
+  double number = 0;
+  if (const auto* real = std::get_if<double>(&value.value)) {
+    number = *real;
+  } else if (const auto* integer = std::get_if<std::int64_t>(&value.value)) {
+    number = static_cast<double>(*integer);
+  } else if (const auto* natural = std::get_if<std::uint64_t>(&value.value)) {
+    number = static_cast<double>(*natural);
+  } else {
+    return std::nullopt;
+  }
+  std::string text;
+  if (std::isnan(number)) {
+    text = "__builtin_nanf(\"\")";
+  } else if (std::isinf(number)) {
+    text = number < 0 ? "-__builtin_inff()" : "__builtin_inff()";
+  } else {
+    char digits[48];
+    // bfloat's constructor takes a float; the double rounds once to the others.
+    const bool narrow = constant.type.scalar == ScalarType::bfloat16;
+    std::snprintf(digits, sizeof digits, narrow ? "%af" : "%a", number);
+    text = digits;
+  }
+  return constant.type.name + "(" + text + ")";
+}
+
+std::string expected_value(const FunctionConstant& constant) {
+  const auto range = integer_range(constant.type.scalar);
+  if (range) {
+    return "a " + constant.type.name + " from " + std::to_string(range->low) + " to " + std::to_string(range->high);
+  }
+  if (constant.type.scalar == ScalarType::boolean) return "a bool";
+  return "a number for the " + constant.type.name;
+}
+
+ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constant, const ConstantValue& value) {
+  std::optional<std::string> text;
+  if (constant.type.components != 1 || constant.type.columns != 1) {
+    text = std::nullopt;
+  } else if (constant.type.scalar == ScalarType::boolean) {
+    if (const bool* flag = std::get_if<bool>(&value.value)) text = *flag ? "true" : "false";
+  } else if (integer_range(constant.type.scalar)) {
+    text = integer_text(constant, value);
+  } else if (constant.type.scalar == ScalarType::float32 || constant.type.scalar == ScalarType::float16 ||
+             constant.type.scalar == ScalarType::bfloat16) {
+    text = floating_text(constant, value);
+  }
+  if (!text) {
+    throw ArgumentError(kernel.signature.name, "function constant \"" + constant.name + "\"", expected_value(constant),
+                        shown(value));
+  }
+  return {true, *text};
+}
+
+const FunctionConstant* find_constant(const std::vector<FunctionConstantDeclaration>& constants,
+                                      const ConstantValue& value) {
+  for (const auto& declared : constants) {
+    const auto* name = std::get_if<std::string>(&value.key);
+    const auto* index = std::get_if<std::uint32_t>(&value.key);
+    if ((name && *name == declared.constant.name) || (index && *index == declared.constant.index)) {
+      return &declared.constant;
+    }
+  }
+  return nullptr;
+}
+
+class ModuleWriter {
+ public:
+  explicit ModuleWriter(const ModuleRequest& request)
+      : request_(request), unit_(request.unit), reached_(request.reachability.reach(request.kernel)) {
+    for (const auto& declared : request.constants) constant_items_.emplace(declared.item, declared.constant.name);
+  }
+
+  std::string write() {
+    if (const auto& refusal = request_.kernel.refusal) unit_.sources().fail(unit_.at(refusal->at), refusal->what);
+    bind_constants();
+    const Translation translation{unit_,           reached_, constants_, constant_items_, "metalane_kernel_tag",
+                                  !request_.is_part};
+    Translator translator(translation);
+    translator.emit_program();
+    const std::string program = translator.text();
+    const std::string call = kernel_call(translator);
+
+    std::string text;
+    if (request_.is_part) {
+      text += "namespace { namespace " + request_.symbol + " {\n";
+    } else {
+      text += "#pragma GCC visibility push(hidden)\n";
+    }
+    // Named in no scope of the user's, so that the tag never hides a declaration.
+    text += "namespace { struct metalane_kernel_tag {}; }\n";
+    text += program;
+    text += "\n#line 1 \"" + std::string("entry of ") + "the kernel\"\n";
+    text += helpers() + entry(call, translator.sites().empty()) + table(translator.sites());
+    return text;
+  }
+
+ private:
+  void bind_constants() {
+    const std::string& op = request_.kernel.signature.name;
+    std::set<std::string> given;
+    for (const ConstantValue& value : request_.values) {
+      const FunctionConstant* constant = find_constant(request_.constants, value);
+      if (!constant) {
+        const auto* name = std::get_if<std::string>(&value.key);
+        throw ArgumentError(op, "function constant", joined_names(request_.constants),
+                            name ? "\"" + *name + "\"" : std::to_string(std::get<std::uint32_t>(value.key)));
+      }
+      if (!given.insert(constant->name).second) {
+        throw ArgumentError(op, "function constant \"" + constant->name + "\"", "given once", "two values");
+      }
+      constants_[constant->name] = constant_text(request_.kernel, *constant, value);
+    }
+    for (const auto& declared : request_.constants) {
+      if (constants_.count(declared.constant.name)) continue;
+      const bool needed = reached_[declared.item] && !is_queried(declared.constant.name);
+      if (needed) {
+        throw ArgumentError(op, "function constant \"" + declared.constant.name + "\"", "given (the kernel uses it)",
+                            "nothing");
+      }
+      // Declared all the same: the branch that Metal would not look at must still compile.
+      constants_[declared.constant.name] = {false, declared.constant.type.name + "()"};
+    }
+  }
+
+  // A source that asks whether a constant is given has an answer for both cases.
+  bool is_queried(std::string_view name) const {
+    for (Index i = 0; i + 2 < unit_.tokens().size(); ++i) {
+      if (unit_.is_at(i, "is_function_constant_defined") && unit_.is_at(i + 2, name)) return true;
+    }
+    return false;
+  }
+
+  std::string kernel_call(Translator& translator) const {
+    const Item& item = unit_.items()[request_.kernel.item];
+    std::string name(unit_.at(item.name_at).text);
+    for (Index up = item.parent; up != no_index; up = unit_.items()[up].parent) {
+      const Item& scope = unit_.items()[up];
+      std::string path;
+      for (Index i = scope.tokens.begin; i + 1 < scope.body.begin; ++i) {
+        const bool keyword = unit_.is_at(i, "namespace") || unit_.is_at(i, "inline");
+        if (!keyword && unit_.at(i).kind != TokenKind::string && !unit_.is_at(i, "extern")) path += unit_.at(i).text;
+      }
+      if (!path.empty()) name = path + "::" + name;
+    }
+    if (request_.kernel.is_template && !request_.kernel.template_range.empty()) {
+      name += "<" + translator.inline_text(request_.kernel.template_range) + ">";
+    }
+    std::string arguments;
+    for (std::size_t i = 0; i < request_.kernel.parameters.size(); ++i) {
+      if (i > 0) arguments += ", ";
+      arguments += argument_text(request_.kernel.parameters[i], i);
+    }
+    return name + "(" + arguments + ");";
+  }
+
+  static bool is_bound(const KernelParameter& parameter) {
+    return parameter.attribute == "buffer" || parameter.attribute == "threadgroup";
+  }
+
+  static std::string argument_text(const KernelParameter& parameter, std::size_t number) {
+    if (is_bound(parameter)) return "argument_" + std::to_string(number);
+    const std::string type = parameter.type.scalar == ScalarType::uint16 ? "uint16_t" : "uint32_t";
+    const std::vector<std::string> parts = components(parameter.attribute);
+    if (parameter.type.components == 1) return type + "(" + parts[0] + ")";
+    std::string text = "::metal::vec<" + type + ", " + std::to_string(parameter.type.components) + ">(";
+    for (std::uint32_t i = 0; i < parameter.type.components; ++i) {
+      // A scalar attribute asked for as a vector has its other components as a grid of one row has them.
+      text += (i > 0 ? ", " : "") + type + "(" + (i < parts.size() ? parts[i] : "0") + ")";
+    }
+    return text + ")";
+  }
+
+  static std::vector<std::string> components(std::string_view attribute) {
+    const auto three = [](const std::string& array) {
+      return std::vector<std::string>{array + "[0]", array + "[1]", array + "[2]"};
+    };
+    if (attribute == "thread_position_in_grid") return {"base_x + x", "base_y + y", "base_z + z"};
+    if (attribute == "thread_position_in_threadgroup") return {"x", "y", "z"};
+    if (attribute == "threadgroup_position_in_grid") return three("group->position");
+    if (attribute == "threads_per_threadgroup") return three("group->threads");
+    if (attribute == "threads_per_grid" || attribute == "grid_size") return three("launch.grid_threads");
+    if (attribute == "threadgroups_per_grid") return three("launch.grid_groups");
+    if (attribute == "dispatch_threads_per_threadgroup") return three("launch.nominal_threads");
+    if (attribute == "grid_origin") return {"0", "0", "0"};
+    if (attribute == "thread_index_in_threadgroup") return {"thread"};
+    if (attribute == "thread_index_in_simdgroup") return {"thread % METALANE_SIMD_WIDTH"};
+    if (attribute == "thread_index_in_quadgroup") return {"thread % 4"};
+    if (attribute == "simdgroup_index_in_threadgroup") return {"thread / METALANE_SIMD_WIDTH"};
+    if (attribute == "quadgroup_index_in_threadgroup") return {"thread / 4"};
+    if (attribute == "simdgroups_per_threadgroup") {
+      return {"(group->thread_count + METALANE_SIMD_WIDTH - 1) / METALANE_SIMD_WIDTH"};
+    }
+    if (attribute == "quadgroups_per_threadgroup") return {"(group->thread_count + 3) / 4"};
+    if (attribute == "dispatch_simdgroups_per_threadgroup") {
+      return {"(nominal_count + METALANE_SIMD_WIDTH - 1) / METALANE_SIMD_WIDTH"};
+    }
+    if (attribute == "dispatch_quadgroups_per_threadgroup") return {"(nominal_count + 3) / 4"};
+    return {"METALANE_SIMD_WIDTH"};  // threads_per_simdgroup, thread_execution_width
+  }
+
+  static std::string helpers() {
+    return R"(namespace {
+struct metalane_pointer {
+  void* address;
+  template <class T> operator T*() const { return static_cast<T*>(address); }
+};
+struct metalane_reference {
+  void* address;
+  template <class T> operator T&() const { return *static_cast<T*>(address); }
+};
+)";
+  }
+
+  std::string entry(const std::string& call, bool never_waits) const {
+    std::string text = R"(void metalane_entry(metalane_group* group) {
+  ::metal::detail::current_group() = group;
+  const metalane_launch& launch = *group->launch;
+  const uint32_t size_x = group->threads[0], size_y = group->threads[1];
+  const uint32_t base_x = group->position[0] * launch.nominal_threads[0];
+  const uint32_t base_y = group->position[1] * launch.nominal_threads[1];
+  const uint32_t base_z = group->position[2] * launch.nominal_threads[2];
+  const uint32_t nominal_count =
+      launch.nominal_threads[0] * launch.nominal_threads[1] * launch.nominal_threads[2];
+  (void)base_x, (void)base_y, (void)base_z, (void)nominal_count;
+)";
+    for (std::size_t i = 0; i < request_.kernel.parameters.size(); ++i) {
+      const KernelParameter& parameter = request_.kernel.parameters[i];
+      if (!is_bound(parameter)) continue;
+      const std::string index = std::to_string(parameter.index);
+      text += std::string("  const ") + (parameter.is_reference ? "metalane_reference" : "metalane_pointer") +
+              " argument_" + std::to_string(i) + "{" +
+              (parameter.attribute == "buffer" ? "launch.buffers[" + index + "]"
+                                               : "group->threadgroup_memory + launch.threadgroup_offsets[" + index + "]") +
+              "};\n";
+    }
+    // A kernel that never waits takes all its threads at once, and is a plain loop.
+    if (never_waits) {
+      return text + R"(  const uint32_t begin = group->next_thread, end = group->end_thread;
+  if (begin >= end) return;
+  group->next_thread = end;
+  uint32_t x = begin % size_x, y = begin / size_x % size_y, z = begin / size_x / size_y;
+  for (uint32_t thread = begin; thread < end; ++thread) {
+    group->current_thread = thread;
+    )" + call + R"(
+    if (++x == size_x) {
+      x = 0;
+      if (++y == size_y) y = 0, ++z;
+    }
+  }
+  group->finished_threads += end - begin;
+}
+)";
+    }
+    return text + R"(  while (group->next_thread < group->end_thread) {
+    const uint32_t thread = group->next_thread++;
+    group->current_thread = thread;
+    const uint32_t row = thread / size_x;
+    const uint32_t x = thread - row * size_x, y = row % size_y, z = row / size_y;
+    (void)x, (void)y, (void)z;
+    )" + call + R"(
+    ++group->finished_threads;
+  }
+}
+)";
+  }
+
+  std::string table(const std::vector<Site>& sites) const {
+    std::string text = "const metalane_site metalane_sites[] = {\n";
+    for (const Site& site : sites) {
+      text += "  {\"" + std::string(site.operation) + "\", " + quoted(unit_.sources().name(site.place.file)) + ", " +
+              std::to_string(site.place.line) + ", " + std::to_string(site.place.column) + "},\n";
+    }
+    if (sites.empty()) text += "  {nullptr, nullptr, 0, 0},\n";
+    text += R"(};
+void metalane_attach(const metalane_runtime* runtime) { ::metal::detail::runtime() = runtime; }
+uint32_t metalane_bytes() { return ::metal::detail::threadgroup_bytes<metalane_kernel_tag>(); }
+)";
+    const std::string value = "{METALANE_MODULE_ABI_VERSION, " + quoted(request_.kernel.signature.name) +
+                              ", metalane_sites, " + std::to_string(sites.size()) +
+                              ", metalane_attach, metalane_bytes, metalane_entry};\n";
+    if (request_.is_part) return text + "const metalane_module metalane_module_table = " + value + "}\n}}\n";
+    return text + "}\n#pragma GCC visibility pop\nextern \"C\" __attribute__((visibility(\"default\"))) " +
+           "const metalane_module " + request_.symbol + ";\nconst metalane_module " + request_.symbol + " = " + value;
+  }
+
+  const ModuleRequest& request_;
+  const Unit& unit_;
+  std::vector<bool> reached_;
+  std::unordered_map<Index, std::string_view> constant_items_;
+  ConstantTable constants_;
+};
+
+}  // namespace
+
+// The host compiler's own macros that are ordinary names in MSL are taken back; braces may narrow as in MSL.
+std::string module_prologue() {
+  return R"(#include <metal_stdlib>
+#undef linux
+#undef unix
+#undef i386
+#undef asm
+#pragma GCC diagnostic ignored "-Wnarrowing"
+)";
+}
+
+std::string write_module(const ModuleRequest& request) { return ModuleWriter(request).write(); }
+
+}  // namespace metalane::msl

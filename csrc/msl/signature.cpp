@@ -1,0 +1,373 @@
+// Kernel signatures from declarations.
+#include "msl/signature.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+namespace metalane::msl {
+namespace {
+
+constexpr std::uint32_t max_buffers = 31;  // Metal's table of buffer arguments
+
+constexpr std::string_view thread_attributes[] = {
+    "thread_position_in_grid",
+    "thread_position_in_threadgroup",
+    "threadgroup_position_in_grid",
+    "threads_per_threadgroup",
+    "threads_per_grid",
+    "threadgroups_per_grid",
+    "dispatch_threads_per_threadgroup",
+    "thread_index_in_threadgroup",
+    "thread_index_in_simdgroup",
+    "thread_index_in_quadgroup",
+    "simdgroup_index_in_threadgroup",
+    "quadgroup_index_in_threadgroup",
+    "threads_per_simdgroup",
+    "thread_execution_width",
+    "simdgroups_per_threadgroup",
+    "quadgroups_per_threadgroup",
+    "dispatch_simdgroups_per_threadgroup",
+    "dispatch_quadgroups_per_threadgroup",
+    "grid_origin",
+    "grid_size",
+};
+
+// Attributes of the function at its head or behind its parameters.
+std::vector<Attribute> function_attributes(const Unit& unit, const Item& item) {
+  std::vector<Attribute> attributes;
+  const Index end = item.body.end != 0 ? item.body.begin - 1 : item.tokens.end;
+  for (Index i = item.tokens.begin; i < end; ++i) {
+    if (unit.attribute_at(i)) {
+      const auto more = split_attributes(unit, {i + 2, unit.match(i + 1)});
+      attributes.insert(attributes.end(), more.begin(), more.end());
+      i = unit.match(i);
+    } else if (unit.is_at(i, "(") || unit.is_at(i, "{")) {
+      i = unit.match(i);
+    }
+  }
+  return attributes;
+}
+
+std::optional<std::string> host_name(const Unit& unit, const Item& item) {
+  for (const Attribute& attribute : function_attributes(unit, item)) {
+    if (attribute.name != "host_name") continue;
+    std::string name;
+    for (Index i = attribute.argument.begin; i < attribute.argument.end; ++i) {
+      if (unit.at(i).kind == TokenKind::string) name += string_value(unit.at(i).text);
+    }
+    if (name.empty()) unit.sources().fail(unit.at(attribute.at), "host_name needs a string");
+    return name;
+  }
+  return std::nullopt;
+}
+
+class SignatureReader {
+ public:
+  SignatureReader(const Unit& unit, const TypeTable& types, const Item& item, Kernel& kernel)
+      : unit_(unit), types_(types), item_(item), kernel_(kernel) {}
+
+  void read() {
+    if (kernel_.is_template) bindings_ = types_.bind(item_, kernel_.template_arguments);
+    for (const Range& part : unit_.split_commas(item_.params)) {
+      const bool is_void = part.end - part.begin == 1 && unit_.is_at(part.begin, "void");
+      if (!part.empty() && !is_void) read_parameter(part);
+    }
+    assign_missing("buffer");
+    assign_missing("threadgroup");
+    add_arguments();
+    for (const Attribute& attribute : function_attributes(unit_, item_)) {
+      if (attribute.name != "max_total_threads_per_threadgroup") continue;
+      const auto value = types_.evaluate(types_.tokens(attribute.argument), bindings_);
+      if (value && *value > 0 && *value <= 1024) {
+        kernel_.signature.max_total_threads_per_threadgroup = static_cast<std::uint32_t>(*value);
+      } else {
+        refuse(attribute.at, "max_total_threads_per_threadgroup must be a constant from 1 to 1024");
+      }
+    }
+  }
+
+ private:
+  struct Bound {
+    KernelParameter parameter;
+    Access access = Access::read_write;
+    AddressSpace space = AddressSpace::device;
+    bool has_index = false;
+    bool conditional = false;  // [[function_constant(x)]]: may share an index
+  };
+
+  void refuse(Index at, const std::string& what) {
+    if (!kernel_.refusal) kernel_.refusal = Kernel::Refusal{at, what};
+  }
+
+  void read_parameter(Range part) {
+    const std::vector<Declarator> declarators = read_declarators(unit_, part);
+    if (declarators.size() != 1 || declarators[0].name_at == no_index) {
+      refuse(part.begin, "a kernel's argument must have a type and a name");
+      return;
+    }
+    const Declarator& declarator = declarators[0];
+    Bound bound;
+    bound.parameter.at = declarator.name_at;
+    bound.parameter.name = unit_.at(declarator.name_at).text;
+    bound.parameter.type = types_.resolve(declarator, bindings_);
+    for (Index i = part.begin; i < part.end; ++i) {
+      if (unsupported_word(unit_, i)) {
+        refuse(i, "argument \"" + bound.parameter.name + "\": " + std::string(unit_.at(i).text) +
+                      " is not supported on the CPU device");
+        return;
+      }
+    }
+    for (const Range& range : declarator.attributes) {
+      for (const Attribute& attribute : split_attributes(unit_, range)) read_attribute(attribute, bound);
+    }
+    const auto count = [&](std::string_view spelling) {
+      return std::count_if(declarator.operators.begin(), declarator.operators.end(),
+                           [&](const Token& token) { return token.is(spelling); });
+    };
+    if (count("*") + count("&") == 0) {
+      if (!is_thread_attribute(bound.parameter.attribute)) {
+        refuse(bound.parameter.at, "argument \"" + bound.parameter.name +
+                                       "\" is neither a pointer, nor a reference, nor a thread position or size");
+      } else if (!declarator.extents.empty() || bound.parameter.type.columns != 1 ||
+                 bound.parameter.type.components > 3 ||
+                 (bound.parameter.type.scalar != ScalarType::uint32 &&
+                  bound.parameter.type.scalar != ScalarType::uint16)) {
+        refuse(bound.parameter.at, "argument \"" + bound.parameter.name +
+                                       "\" must be a uint or ushort, or a vector of 2 or 3 of them");
+      }
+    } else {
+      read_pointer(declarator, count("*"), count("&"), bound);
+    }
+    bounds_.push_back(std::move(bound));
+  }
+
+  void read_attribute(const Attribute& attribute, Bound& bound) {
+    if (attribute.name == "buffer" || attribute.name == "threadgroup") {
+      bound.parameter.attribute = attribute.name;
+      const auto index = types_.evaluate(types_.tokens(attribute.argument), bindings_);
+      if (!index || *index < 0 || *index >= max_buffers) {
+        refuse(attribute.at, std::string(attribute.name) + " index must be a constant from 0 to " +
+                                 std::to_string(max_buffers - 1));
+        return;
+      }
+      bound.parameter.index = static_cast<std::uint32_t>(*index);
+      bound.has_index = true;
+    } else if (attribute.name == "function_constant") {
+      bound.conditional = true;
+    } else if (is_thread_attribute(attribute.name)) {
+      bound.parameter.attribute = attribute.name;
+    } else if (attribute.name != "maybe_unused" && attribute.name != "id") {
+      refuse(attribute.at, "attribute \"" + std::string(attribute.name) + "\" is not supported on the CPU device");
+    }
+  }
+
+  void read_pointer(const Declarator& declarator, std::ptrdiff_t pointers, std::ptrdiff_t references, Bound& bound) {
+    const bool array_reference = references == 1 && pointers == 0 && !declarator.extents.empty();
+    bool is_const = false;
+    bool have_space = false;
+    for (const Token& token : declarator.type) {
+      is_const |= token.is("const") || token.is("constant");
+      if (token.is("device") || token.is("constant") || token.is("threadgroup")) {
+        have_space = true;
+        bound.space = token.is("device")     ? AddressSpace::device
+                      : token.is("constant") ? AddressSpace::constant
+                                             : AddressSpace::threadgroup;
+      }
+    }
+    const std::string argument = "argument \"" + bound.parameter.name + "\"";
+    if (!have_space) refuse(bound.parameter.at, argument + " must point into device, constant or threadgroup memory");
+    if (pointers + references != 1 || (!declarator.extents.empty() && !array_reference)) {
+      refuse(bound.parameter.at, argument + ": pointers to pointers and arrays of buffers are not supported on the "
+                                            "CPU device");
+    }
+    for (const Token& token : declarator.operators) {
+      if (token.is("(") && !array_reference) {
+        refuse(bound.parameter.at, argument + ": function pointers are not supported on the CPU device");
+      }
+    }
+    bound.parameter.is_reference = references == 1;
+    bound.access = is_const ? Access::read : Access::read_write;
+    const bool threadgroup = bound.space == AddressSpace::threadgroup;
+    if (bound.parameter.attribute.empty()) bound.parameter.attribute = threadgroup ? "threadgroup" : "buffer";
+    if (bound.parameter.attribute != (threadgroup ? "threadgroup" : "buffer")) {
+      refuse(bound.parameter.at, argument + " cannot have the attribute \"" + bound.parameter.attribute + "\"");
+    }
+    if (array_reference) {
+      std::uint64_t count = 1;
+      for (const Range& extent : declarator.extents) {
+        const auto value = types_.evaluate(types_.tokens(extent), bindings_);
+        count = value && *value > 0 && *value < (1 << 30) && count < (1u << 30) ? count * static_cast<std::uint64_t>(*value) : 0;
+      }
+      TypeInfo array;
+      array.name = bound.parameter.type.name + "[" + std::to_string(count) + "]";
+      array.size = bound.parameter.type.size * count;
+      array.alignment = bound.parameter.type.alignment;
+      bound.parameter.type = array;
+    }
+  }
+
+  // Metal gives an argument without an index the lowest one that is free.
+  void assign_missing(std::string_view attribute) {
+    std::set<std::uint32_t> used;
+    for (const Bound& bound : bounds_) {
+      if (bound.parameter.attribute != attribute || !bound.has_index) continue;
+      if (!used.insert(bound.parameter.index).second && !bound.conditional) {
+        refuse(bound.parameter.at, "argument \"" + bound.parameter.name + "\": " + std::string(attribute) +
+                                       " index " + std::to_string(bound.parameter.index) + " is used twice");
+      }
+    }
+    for (Bound& bound : bounds_) {
+      if (bound.parameter.attribute != attribute || bound.has_index) continue;
+      std::uint32_t index = 0;
+      while (used.count(index)) ++index;
+      if (index >= max_buffers) refuse(bound.parameter.at, "a kernel has at most 31 buffers");
+      bound.parameter.index = std::min(index, max_buffers - 1);
+      used.insert(index);
+    }
+  }
+
+  void add_arguments() {
+    for (Bound& bound : bounds_) {
+      const KernelParameter& parameter = bound.parameter;
+      if (parameter.attribute == "buffer" || parameter.attribute == "threadgroup") {
+        kernel_.signature.arguments.push_back({parameter.name, bound.space, bound.access, parameter.index,
+                                               parameter.is_reference, parameter.type});
+      }
+      kernel_.parameters.push_back(std::move(bound.parameter));
+    }
+    std::stable_sort(kernel_.signature.arguments.begin(), kernel_.signature.arguments.end(),
+                     [](const KernelArgument& a, const KernelArgument& b) {
+                       const bool a_group = a.space == AddressSpace::threadgroup;
+                       const bool b_group = b.space == AddressSpace::threadgroup;
+                       return a_group != b_group ? b_group : a.index < b.index;
+                     });
+  }
+
+  const Unit& unit_;
+  const TypeTable& types_;
+  const Item& item_;
+  Kernel& kernel_;
+  Bindings bindings_;
+  std::vector<Bound> bounds_;
+};
+
+std::string spelled_arguments(const std::vector<TokenList>& arguments) {
+  std::string text;
+  for (const TokenList& argument : arguments) {
+    if (!text.empty()) text += ", ";
+    for (std::size_t i = 0; i < argument.size(); ++i) {
+      if (i > 0 && argument[i].space_before) text += ' ';
+      text += argument[i].text;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+bool is_thread_attribute(std::string_view name) {
+  return std::find(std::begin(thread_attributes), std::end(thread_attributes), name) != std::end(thread_attributes);
+}
+
+// Names that a program may use for its own things count only where they stand as a type.
+bool unsupported_word(const Unit& unit, Index i) {
+  static constexpr std::string_view templates[] = {
+      "texture1d", "texture1d_array", "texture2d", "texture2d_array", "texture2d_ms", "texture2d_ms_array",
+      "texture3d", "texturecube", "texturecube_array", "texture_buffer", "depth2d", "depth2d_array", "depth2d_ms",
+      "depth2d_ms_array", "depthcube", "depthcube_array", "imageblock", "visible_function_table",
+      "intersection_function_table", "intersector", "intersection_query", "acceleration_structure", "tensor"};
+  static constexpr std::string_view names[] = {
+      "sampler", "instance_acceleration_structure", "primitive_acceleration_structure", "command_buffer",
+      "render_pipeline_state", "compute_pipeline_state", "render_command", "compute_command"};
+  const std::string_view word = unit.at(i).text;
+  if (unit.is_at(i + 1, "<")) return std::find(std::begin(templates), std::end(templates), word) != std::end(templates);
+  const bool declares = i + 1 < unit.tokens().size() && (unit.at(i + 1).is_identifier() || unit.is_at(i + 1, "("));
+  return declares && std::find(std::begin(names), std::end(names), word) != std::end(names);
+}
+
+std::vector<Attribute> split_attributes(const Unit& unit, Range contents) {
+  std::vector<Attribute> attributes;
+  for (const Range& part : unit.split_commas(contents)) {
+    for (Index i = part.begin; i < part.end; ++i) {
+      const bool scope = unit.is_at(i + 1, "::");
+      if (!unit.at(i).is_identifier() || scope) continue;
+      Attribute attribute{unit.at(i).text, i, {}};
+      if (unit.is_at(i + 1, "(")) attribute.argument = {i + 2, unit.match(i + 1)};
+      attributes.push_back(attribute);
+      break;
+    }
+  }
+  return attributes;
+}
+
+std::vector<Kernel> read_kernels(const Unit& unit, const TypeTable& types) {
+  std::vector<Kernel> kernels;
+  std::unordered_map<std::string_view, Index> templates;
+  std::unordered_map<std::string, Index> seen;
+  for (Index i = 0; i < unit.items().size(); ++i) {
+    const Item& item = unit.items()[i];
+    Kernel kernel;
+    Index place = item.name_at;
+    if (item.kind == ItemKind::function && item.is_kernel && item.body.end != 0) {
+      if (item.is_template) {
+        templates.emplace(unit.at(item.name_at).text, i);
+        continue;
+      }
+      kernel.item = i;
+      kernel.signature.function = unit.at(item.name_at).text;
+      kernel.signature.name = host_name(unit, item).value_or(kernel.signature.function);
+    } else if (item.kind == ItemKind::instantiation && item.name_at != no_index) {
+      const auto name = host_name(unit, item);
+      const auto found = templates.find(unit.at(item.name_at).text);
+      if (!name || found == templates.end()) continue;
+      kernel.item = found->second;
+      kernel.is_template = true;
+      kernel.template_range = item.template_params;
+      for (const Range& part : unit.split_commas(item.template_params)) {
+        kernel.template_arguments.push_back(types.tokens(part));
+      }
+      kernel.signature.name = *name;
+      kernel.signature.function =
+          std::string(found->first) + "<" + spelled_arguments(kernel.template_arguments) + ">";
+    } else {
+      continue;
+    }
+    const auto [other, fresh] = seen.emplace(kernel.signature.name, place);
+    if (!fresh) {
+      const Token& first = unit.at(other->second);
+      unit.sources().fail(unit.at(place), "kernel \"" + kernel.signature.name + "\" is declared a second time; first in " +
+                                              unit.sources().name(first.file) + ":" + std::to_string(first.line));
+    }
+    SignatureReader(unit, types, unit.items()[kernel.item], kernel).read();
+    kernels.push_back(std::move(kernel));
+  }
+  return kernels;
+}
+
+std::vector<FunctionConstantDeclaration> read_function_constants(const Unit& unit, const TypeTable& types) {
+  std::vector<FunctionConstantDeclaration> constants;
+  for (Index i = 0; i < unit.items().size(); ++i) {
+    const Item& item = unit.items()[i];
+    if (item.kind != ItemKind::variable) continue;
+    for (const Declarator& declarator : read_declarators(unit, item.tokens)) {
+      for (const Range& range : declarator.attributes) {
+        for (const Attribute& attribute : split_attributes(unit, range)) {
+          if (attribute.name != "function_constant") continue;
+          const auto index = types.evaluate(types.tokens(attribute.argument), {});
+          if (!index || *index < 0 || *index > 65535 || declarator.name_at == no_index) {
+            unit.sources().fail(unit.at(attribute.at), "function_constant index must be a constant from 0 to 65535");
+          }
+          FunctionConstant constant;
+          constant.name = unit.at(declarator.name_at).text;
+          constant.index = static_cast<std::uint32_t>(*index);
+          constant.type = types.resolve(declarator, {});
+          constants.push_back({std::move(constant), i});
+        }
+      }
+    }
+  }
+  return constants;
+}
+
+}  // namespace metalane::msl

@@ -1,0 +1,132 @@
+// Source texts, spellings, and errors with the offending line.
+#include "msl/token.h"
+
+#include <algorithm>
+
+#include <metalane/error.h>
+
+namespace metalane::msl {
+namespace {
+
+// Longer than any kernel file in the field by two orders of magnitude, and read in well under 2 s.
+constexpr std::size_t max_text_bytes = std::size_t(8) << 20;
+constexpr std::size_t max_files = 60000;
+
+std::string line_of(const std::string& text, std::uint32_t line) {
+  std::size_t begin = 0;
+  for (std::uint32_t i = 1; i < line; ++i) {
+    begin = text.find('\n', begin);
+    if (begin == std::string::npos) return {};
+    ++begin;
+  }
+  std::string found = text.substr(begin, std::min<std::size_t>(text.find('\n', begin) - begin, 300));
+  for (char& c : found) {
+    if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
+  }
+  return found;
+}
+
+}  // namespace
+
+SourceFile& SourceSet::new_file(const std::string& name) {
+  if (files_.size() >= max_files) throw CompileError("", name + ":1:1: too many included files");
+  files_.emplace_back();
+  files_.back().name = name;
+  return files_.back();
+}
+
+const SourceFile& SourceSet::add(const std::string& name, const std::string& text) {
+  SourceFile& file = new_file(name);
+  const auto index = static_cast<std::uint16_t>(files_.size() - 1);
+  if (text.size() > max_text_bytes) {
+    fail(index, 1, 1, "the source has " + std::to_string(text.size()) + " bytes; at most " +
+                          std::to_string(max_text_bytes) + " are read");
+  }
+  std::vector<std::size_t> splices;
+  file.text.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      const std::size_t after = text.compare(i + 1, 2, "\r\n") == 0 ? i + 2 : i + 1;
+      if (after < text.size() && text[after] == '\n') {
+        splices.push_back(file.text.size());
+        i = after;
+        continue;
+      }
+    }
+    file.text += text[i];
+  }
+  lex(*this, file, index, splices);
+  return file;
+}
+
+std::uint16_t SourceSet::add_name(const std::string& name) {
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    if (files_[i].name == name) return static_cast<std::uint16_t>(i);
+  }
+  new_file(name);
+  return static_cast<std::uint16_t>(files_.size() - 1);
+}
+
+std::string_view SourceSet::keep(std::string spelling) {
+  return spellings_.emplace_back(std::move(spelling));
+}
+
+void SourceSet::fail(const Token& at, const std::string& what) const {
+  fail(at.file, at.line, at.column, what);
+}
+
+void SourceSet::fail(std::uint16_t file, std::uint32_t line, std::uint32_t column,
+                     const std::string& what) const {
+  std::string message = files_[file].name + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + what;
+  const std::string shown = line_of(files_[file].text, line);
+  if (!shown.empty()) {
+    message += "\n  " + shown;
+    if (column <= shown.size() + 1) message += "\n  " + std::string(column - 1, ' ') + "^";
+  }
+  throw CompileError("", message);
+}
+
+std::string string_value(std::string_view literal) {
+  std::string value;
+  for (std::size_t i = 1; i + 1 < literal.size(); ++i) {
+    if (literal[i] != '\\' || i + 2 >= literal.size()) {
+      value += literal[i];
+      continue;
+    }
+    switch (literal[++i]) {
+      case 'n':
+        value += '\n';
+        break;
+      case 't':
+        value += '\t';
+        break;
+      case '"':
+      case '\\':
+        value += literal[i];
+        break;
+      default:
+        value += '\\';
+        value += literal[i];
+    }
+  }
+  return value;
+}
+
+std::string quoted(std::string_view value) {
+  static constexpr char octal[] = "01234567";
+  std::string literal = "\"";
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      literal += '\\';
+      literal += c;
+    } else if (byte < 32 || byte == 127) {
+      literal += {'\\', octal[byte >> 6], octal[byte >> 3 & 7], octal[byte & 7]};
+    } else {
+      literal += c;
+    }
+  }
+  return literal + "\"";
+}
+
+}  // namespace metalane::msl

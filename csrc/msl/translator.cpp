@@ -1,0 +1,412 @@
+// Items of a program as C++: what is emitted, in which order, and how records and namespaces are entered.
+#include "msl/translator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "msl/types.h"
+
+namespace metalane::msl {
+namespace {
+
+constexpr std::uint32_t max_blank_lines = 8;
+constexpr std::size_t max_indent = 200;
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+// Functions of MSL whose lanes or threads wait for each other.
+bool is_rendezvous(std::string_view name) {
+  static const std::unordered_set<std::string_view> names = {
+      "threadgroup_barrier", "simdgroup_barrier",
+      "simd_sum", "simd_product", "simd_min", "simd_max", "simd_and", "simd_or", "simd_xor",
+      "simd_prefix_inclusive_sum", "simd_prefix_exclusive_sum",
+      "simd_prefix_inclusive_product", "simd_prefix_exclusive_product",
+      "simd_broadcast", "simd_broadcast_first", "simd_shuffle", "simd_shuffle_up", "simd_shuffle_down",
+      "simd_shuffle_xor", "simd_shuffle_rotate_up", "simd_shuffle_rotate_down",
+      "simd_shuffle_and_fill_up", "simd_shuffle_and_fill_down",
+      "simd_ballot", "simd_all", "simd_any", "simd_is_first", "simd_active_threads_mask",
+      "quad_sum", "quad_product", "quad_min", "quad_max", "quad_and", "quad_or", "quad_xor",
+      "quad_prefix_inclusive_sum", "quad_prefix_exclusive_sum",
+      "quad_prefix_inclusive_product", "quad_prefix_exclusive_product",
+      "quad_broadcast", "quad_broadcast_first", "quad_shuffle", "quad_shuffle_up", "quad_shuffle_down",
+      "quad_shuffle_xor", "quad_shuffle_rotate_up", "quad_shuffle_rotate_down",
+      "quad_shuffle_and_fill_up", "quad_shuffle_and_fill_down",
+      "quad_ballot", "quad_all", "quad_any", "quad_is_first", "quad_active_threads_mask",
+      "simdgroup_load", "simdgroup_store", "simdgroup_multiply", "simdgroup_multiply_accumulate"};
+  return names.count(name) != 0;
+}
+
+}  // namespace
+
+bool is_swizzle(std::string_view name) {
+  if (name.size() < 2 || name.size() > 4) return false;
+  return name.find_first_not_of("xyzw") == std::string_view::npos ||
+         name.find_first_not_of("rgba") == std::string_view::npos;
+}
+
+Translator::Translator(const Translation& translation) : translation_(translation), unit_(translation.unit) {
+  for (const Item& item : unit_.items()) {
+    const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
+    if (member && item.kind == ItemKind::variable) {
+      for (const std::string_view name : item.names) {
+        if (is_swizzle(name)) swizzle_fields_.insert(name);
+      }
+    }
+    if (item.kind == ItemKind::function && item.name_at != no_index &&
+        is_rendezvous(unit_.at(item.name_at).text)) {
+      own_functions_.insert(unit_.at(item.name_at).text);
+    }
+  }
+}
+
+void Translator::emit_program() { emit_items(unit_.top()); }
+
+std::string Translator::inline_text(Range range) {
+  std::string outer = std::exchange(out_, {});
+  inline_ = true;
+  last_ = Token();
+  emit_range(range);
+  inline_ = false;
+  return std::exchange(out_, std::move(outer));
+}
+
+void Translator::emit_items(const std::vector<Index>& items) {
+  std::unordered_map<std::string, Index> seen;
+  for (const Index index : items) {
+    const Item& item = unit_.items()[index];
+    const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
+    if (!member && !translation_.reached[index]) continue;
+    const auto constant = translation_.constant_items.find(index);
+    if (constant != translation_.constant_items.end()) {
+      emit_function_constant(index, constant->second);
+    } else if (item.kind == ItemKind::scope) {
+      emit_range({item.tokens.begin, item.body.begin});
+      emit_items(item.children);
+      emit_range({item.body.end, item.tokens.end});
+    } else if (is_repeated(item, seen)) {
+      continue;
+    } else if (item.is_record()) {
+      emit_record(item);
+    } else if (item.kind == ItemKind::function) {
+      bool is_static = member || !translation_.internal_linkage || unit_.at(item.name_at).is("operator");
+      for (Index i = item.tokens.begin; i < item.name_at; ++i) is_static |= is(i, "static") || is(i, "extern");
+      // Neither an explicit specialisation nor a member defined outside its class may have a storage class.
+      is_static |= (item.is_template && item.template_params.empty()) || is(item.name_at - 1, "::");
+      Index begin = item.tokens.begin;
+      if (!is_static && item.is_template) {
+        begin = item.template_params.end + 1;
+        emit_range({item.tokens.begin, begin});
+      }
+      if (!is_static) raw(" static ");
+      const Index body = item.body.end != 0 ? item.body.begin : item.tokens.end;
+      head_ = {item.tokens.begin, body};
+      emit_range({begin, body});
+      head_ = {};
+      in_body_ = true;
+      emit_range({body, item.tokens.end});
+      in_body_ = false;
+    } else {
+      emit_range(item.tokens);
+      if (!member || item.kind != ItemKind::variable) continue;
+      for (const std::string_view name : item.names) {
+        if (!swizzle_fields_.count(name)) continue;
+        const std::string call(name);
+        const std::string field = "metalane_field_" + call;
+        raw(" auto& " + call + "() { return " + field + "; } const auto& " + call + "() const { return " + field +
+            "; }");
+      }
+    }
+  }
+}
+
+void Translator::emit_record(const Item& item) {
+  const bool outer = std::exchange(in_record_, true);
+  const bool outer_body = std::exchange(in_body_, false);
+  emit_range({item.tokens.begin, item.body.begin});
+  emit_items(item.children);
+  emit_range({item.body.end, item.body.end + 1});
+  in_record_ = outer;
+  emit_range({item.body.end + 1, item.tokens.end});
+  in_body_ = outer_body;
+}
+
+void Translator::emit_function_constant(Index index, std::string_view name) {
+  const Item& item = unit_.items()[index];
+  const auto declarators = read_declarators(unit_, item.tokens);
+  const ConstantText& value = translation_.constants.at(name);
+  const Token& place = unit_.at(item.name_at);
+  put(place, "constexpr");
+  for (const Token& token : declarators.front().type) {
+    if (token.is_identifier() && !is_qualifier(token.text) && !is_address_space(token.text)) put(place, token.text);
+  }
+  put(place, name);
+  raw(" = " + value.initialiser + ";");
+}
+
+// Whether an item reads like an earlier one of its scope once address spaces are gone. Bodies must agree: a
+// declaration that means something else for another address space cannot be told apart in C++.
+bool Translator::is_repeated(const Item& item, std::unordered_map<std::string, Index>& seen) {
+  const bool function = item.kind == ItemKind::function && item.body.end != 0;
+  const bool record = item.kind == ItemKind::record && item.is_template;
+  if ((!function && !record) || item.is_kernel) return false;
+  const Range head = {item.tokens.begin, function ? item.params.end : item.body.begin - 1};
+  const auto index = static_cast<Index>(&item - unit_.items().data());
+  const auto [other, fresh] = seen.emplace(comparable(head), index);
+  if (fresh) return false;
+  const Item& first = unit_.items()[other->second];
+  const Range first_rest = {function ? first.params.end : first.body.begin, first.tokens.end};
+  if (comparable({function ? item.params.end : item.body.begin, item.tokens.end}) == comparable(first_rest)) return true;
+  const Token& first_place = unit_.at(first.name_at);
+  unit_.sources().fail(unit_.at(item.name_at),
+                       "\"" + std::string(unit_.at(item.name_at).text) + "\" differs from its declaration in " +
+                           unit_.sources().name(first_place.file) + ":" + std::to_string(first_place.line) +
+                           " by address space alone and has another body: not supported on the CPU device");
+}
+
+std::string Translator::comparable(Range range) const {
+  std::string text;
+  for (Index i = range.begin; i < range.end; ++i) {
+    if (const Index behind = unit_.skip_attribute(i); behind != i) {
+      i = behind - 1;
+      continue;
+    }
+    const std::string_view word = unit_.at(i).text;
+    if (word == "constant") {
+      const bool doubled = is(i + 1, "const") || (i > range.begin && is(i - 1, "const"));
+      if (!doubled) text += "const ";
+    } else if (!is_address_space(word) && word != "inline" && word != "static" && word != "constexpr") {
+      text += word;
+      text += ' ';
+    }
+  }
+  return text;
+}
+
+// ---- output
+
+void Translator::raw(std::string_view text) {
+  out_ += text;
+  last_verbatim_ = false;
+}
+
+void Translator::move_to(const Token& token) {
+  const bool same_file = file_ == token.file;
+  if (same_file && token.line == line_) return;
+  if (same_file && token.line > line_ && token.line - line_ <= max_blank_lines) {
+    out_.append(token.line - line_, '\n');
+  } else {
+    out_ += "\n#line " + std::to_string(token.line) + " " + quoted(unit_.sources().name(token.file)) + "\n";
+  }
+  line_ = token.line;
+  file_ = token.file;
+  line_begin_ = out_.size();
+  last_verbatim_ = false;
+}
+
+// Text stands at its token's column where it can, so that a compiler's columns are the user's.
+void Translator::put(const Token& token, std::string_view text) {
+  if (!inline_) {
+    move_to(token);
+    const bool adjacent = last_verbatim_ && last_.line == token.line && last_.file == token.file &&
+                          last_.column + last_.text.size() == token.column;
+    if (!adjacent) {
+      const std::size_t column = out_.size() - line_begin_ + 1;
+      if (column < token.column && token.column < max_indent) {
+        out_.append(token.column - column, ' ');
+      } else if (column > 1) {
+        out_ += ' ';
+      }
+    }
+  } else if (!out_.empty() && (is_word(out_.back()) == is_word(text.front()) || !is_word(text.front()))) {
+    out_ += ' ';
+  }
+  out_ += text;
+  last_ = token;
+  last_verbatim_ = text == token.text;
+}
+
+// ---- tokens
+
+void Translator::emit_range(Range range) {
+  for (Index i = range.begin; i < range.end;) i = emit_token(i);
+}
+
+Index Translator::emit_token(Index i) {
+  const Token& token = unit_.at(i);
+  switch (token.kind) {
+    case TokenKind::identifier:
+      return emit_identifier(i);
+    case TokenKind::number:
+      put(token, number_text(token.text));
+      return i + 1;
+    case TokenKind::punctuator:
+      if (unit_.attribute_at(i)) return unit_.match(i) + 1;
+      if (token.is(".") || token.is("->")) return emit_member_access(i);
+      break;
+    default:
+      break;
+  }
+  put(token, token.text);
+  return i + 1;
+}
+
+Index Translator::emit_identifier(Index i) {
+  const Token& token = unit_.at(i);
+  const std::string_view word = token.text;
+  if (in_body_ && !threadgroup_type_ && (word == "threadgroup" || is_qualifier(word))) {
+    if (threadgroup_declaration_end(i) != no_index) return emit_threadgroup_variables(i);
+  }
+  if (word == "constant") return emit_constant_qualifier(i);
+  if (is_address_space(word) || word == "kernel" || word == "vertex" || word == "fragment") return i + 1;
+  if (word == "coherent" && !is(i + 1, "=") && i + 1 < unit_.tokens().size() &&
+      (unit_.at(i + 1).is_identifier() || is(i + 1, "("))) {
+    return is(i + 1, "(") ? unit_.match(i + 1) + 1 : i + 1;
+  }
+  if (word == "restrict") {
+    put(token, "__restrict__");
+    return i + 1;
+  }
+  if (word == "is_function_constant_defined" && is(i + 1, "(")) return emit_constant_query(i);
+  check_supported(i);
+  if (is_rendezvous(word)) return emit_rendezvous(i);
+  if (in_record_ && swizzle_fields_.count(word)) {
+    put(token, "metalane_field_" + std::string(word));
+    return i + 1;
+  }
+  put(token, word);
+  return i + 1;
+}
+
+// `constant` makes what follows const; C++ takes the word once.
+Index Translator::emit_constant_qualifier(Index i) {
+  bool is_const = false;
+  for (Index k = i; k > 0 && unit_.at(k - 1).is_identifier() && is_qualifier(unit_.at(k - 1).text); --k) {
+    is_const |= is(k - 1, "const");
+  }
+  for (Index k = i + 1; k < unit_.tokens().size() && (unit_.at(k).is_identifier() || is(k, "<") || is(k, "::")); ++k) {
+    is_const |= is(k, "const");
+    if (!is(k, "<")) continue;
+    if (unit_.match(k) == no_index) break;
+    k = unit_.match(k);
+  }
+  if (!is_const) put(unit_.at(i), "const");
+  return i + 1;
+}
+
+// Swizzles of several components are calls; single components are plain members.
+Index Translator::emit_member_access(Index i) {
+  const Token& dot = unit_.at(i);
+  put(dot, dot.text);
+  if (i + 1 >= unit_.tokens().size() || !unit_.at(i + 1).is_identifier()) return i + 1;
+  const Token& member = unit_.at(i + 1);
+  if (!is_swizzle(member.text) || is(i + 2, "(")) {
+    put(member, member.text);
+    return i + 2;
+  }
+  const bool designator = i > 0 && (is(i - 1, "{") || is(i - 1, ",")) && is(i + 2, "=") && dot.is(".");
+  if (designator) {
+    put(member, "metalane_field_" + std::string(member.text));
+  } else {
+    put(member, std::string(member.text) + "()");
+  }
+  return i + 2;
+}
+
+// A call of a barrier or collective gets the number of its place as a first argument.
+Index Translator::emit_rendezvous(Index i) {
+  const Token& name = unit_.at(i);
+  Index open = i + 1;
+  if (is(open, "<") && unit_.match(open) != no_index) open = unit_.match(open) + 1;
+  const Token* previous = i > 0 ? &unit_.at(i - 1) : nullptr;
+  const bool member = previous && (previous->is(".") || previous->is("->"));
+  const bool declared = previous && previous->is_identifier() && !previous->is("return") && !previous->is("else") &&
+                        !previous->is("do") && !previous->is("case") && !previous->is("not") &&
+                        !previous->is("and") && !previous->is("or");
+  put(name, name.text);
+  if (!is(open, "(") || member) return i + 1;
+  const bool own_declaration = head_.contains(i) && own_functions_.count(name.text);
+  if (declared && !own_declaration) return i + 1;
+  emit_range({i + 1, open});
+  put(unit_.at(open), "(");
+  const bool empty = is(open + 1, ")") || (own_declaration && is(open + 1, "void") && is(open + 2, ")"));
+  if (own_declaration) {
+    raw(empty ? "::metal::detail::site" : "::metal::detail::site, ");
+    return empty ? unit_.match(open) : open + 1;
+  }
+  raw("::metal::detail::site{" + std::to_string(sites_.size()) + (empty ? "u}" : "u}, "));
+  sites_.push_back({name.text, name});
+  return open + 1;
+}
+
+Index Translator::emit_constant_query(Index i) {
+  const auto found = is(i + 3, ")") ? translation_.constants.find(unit_.at(i + 2).text) : translation_.constants.end();
+  if (found == translation_.constants.end()) {
+    unit_.sources().fail(unit_.at(i), "is_function_constant_defined needs the name of a function constant");
+  }
+  put(unit_.at(i), found->second.defined ? "true" : "false");
+  return i + 4;
+}
+
+Index Translator::threadgroup_declaration_end(Index i) const {
+  if (i > 0 && !is(i - 1, ";") && !is(i - 1, "{") && !is(i - 1, "}") && !is(i - 1, ":") && !unit_.attribute_at(i)) {
+    return no_index;
+  }
+  Index at = i;
+  while (at < unit_.tokens().size() && unit_.at(at).is_identifier() && is_qualifier(unit_.at(at).text)) ++at;
+  if (!is(at, "threadgroup")) return no_index;
+  Index end = at;
+  for (; end < unit_.tokens().size() && !is(end, ";"); ++end) {
+    if (is(end, ")") || is(end, "}")) return no_index;
+    if (is(end, "(") || is(end, "[") || is(end, "{")) end = unit_.match(end);
+  }
+  for (const Declarator& declarator : read_declarators(unit_, {i, end})) {
+    if (declarator.name_at == no_index) return no_index;
+    for (const Token& token : declarator.operators) {
+      if (token.is("*") || token.is("&") || token.is("(")) return no_index;
+    }
+  }
+  return end + 1;
+}
+
+Index Translator::emit_threadgroup_variables(Index i) {
+  const Index end = threadgroup_declaration_end(i);
+  const Range type = {i, unit_.skip_type(i, end - 1)};
+  for (Index k = type.begin; k < type.end; ++k) {
+    if (is(k, "{")) {
+      unit_.sources().fail(unit_.at(k), "a threadgroup variable of an unnamed type is not supported on the CPU device");
+    }
+  }
+  for (const Declarator& declarator : read_declarators(unit_, {i, end - 1})) {
+    const Token& name = unit_.at(declarator.name_at);
+    if (declarator.has_initialiser) {
+      unit_.sources().fail(name, "threadgroup variable \"" + std::string(name.text) + "\" cannot have an initialiser");
+    }
+    put(name, "auto& " + std::string(name.text));
+    raw(" = ::metal::detail::threadgroup_variable<" + std::string(translation_.tag) + ", ");
+    threadgroup_type_ = true;
+    for (Index k = type.begin; k < type.end;) {
+      const bool qualifier = is_qualifier(unit_.at(k).text) && !is(k, "typename");
+      k = qualifier ? k + 1 : unit_.skip_attribute(k) != k ? unit_.skip_attribute(k) : emit_token(k);
+    }
+    for (const Range& extent : declarator.extents) {
+      raw("[(");
+      emit_range(extent);
+      raw(")]");
+    }
+    threadgroup_type_ = false;
+    raw(", " + std::to_string(threadgroup_variables_++) + ">();");
+  }
+  return end;
+}
+
+void Translator::check_supported(Index i) const {
+  const Token& token = unit_.at(i);
+  const std::string_view word = token.text;
+  if (word == "double") unit_.sources().fail(token, "double is no type of the Metal Shading Language");
+  if (word.size() < 5 || !unsupported_word(unit_, i)) return;
+  unit_.sources().fail(token, std::string(word) + " is not supported on the CPU device");
+}
+
+}  // namespace metalane::msl

@@ -1,0 +1,96 @@
+// Turns the tokens of a unit into C++ text for one kernel.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "msl/signature.h"
+#include "msl/syntax.h"
+
+namespace metalane::msl {
+
+// A barrier or collective in the emitted text.
+struct Site {
+  std::string_view operation;
+  Token place;
+};
+
+// What a function constant became: its C++ initialiser.
+struct ConstantText {
+  bool defined = false;
+  std::string initialiser;
+};
+
+struct Translation {
+  const Unit& unit;
+  const std::vector<bool>& reached;
+  const std::unordered_map<std::string_view, ConstantText>& constants;  // by name
+  const std::unordered_map<Index, std::string_view>& constant_items;    // declarations of function constants
+  std::string_view tag;       // the type that names the kernel to threadgroup_variable
+  bool internal_linkage;      // functions get `static`; off inside an unnamed namespace
+};
+
+class Translator {
+ public:
+  explicit Translator(const Translation& translation);
+
+  // Emits all reached items. Throws CompileError for what the CPU device does not support.
+  void emit_program();
+  // Emits some tokens in place, without new lines.
+  std::string inline_text(Range range);
+  const std::string& text() const { return out_; }
+  const std::vector<Site>& sites() const { return sites_; }
+
+ private:
+  void emit_items(const std::vector<Index>& items);
+  void emit_record(const Item& item);
+  void emit_function_constant(Index item, std::string_view name);
+  bool is_repeated(const Item& item, std::unordered_map<std::string, Index>& seen);
+  std::string comparable(Range range) const;
+
+  void emit_range(Range range);
+  // Each returns the index behind what it emitted.
+  Index emit_token(Index i);
+  Index emit_identifier(Index i);
+  Index emit_constant_qualifier(Index i);
+  Index emit_member_access(Index i);
+  Index emit_rendezvous(Index i);
+  Index emit_constant_query(Index i);
+  Index emit_threadgroup_variables(Index i);
+  // The first token behind a declaration of threadgroup variables at `i`; no_index where there is none.
+  Index threadgroup_declaration_end(Index i) const;
+  void check_supported(Index i) const;
+
+  void put(const Token& token, std::string_view text);
+  void raw(std::string_view text);
+  void move_to(const Token& token);
+  bool is(Index i, std::string_view spelling) const { return unit_.is_at(i, spelling); }
+
+  const Translation& translation_;
+  const Unit& unit_;
+  std::string out_;
+  std::vector<Site> sites_;
+  std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
+  std::unordered_set<std::string_view> own_functions_;   // functions named like a rendezvous
+  Token last_;               // the last one put
+  bool last_verbatim_ = false;
+  bool inline_ = false;      // no line control
+  std::size_t line_begin_ = 0;
+  std::uint32_t line_ = 0;   // of the text at the cursor, as #line gives it
+  std::int32_t file_ = -1;
+  int threadgroup_variables_ = 0;
+  bool in_body_ = false;
+  bool in_record_ = false;
+  bool threadgroup_type_ = false;
+  Range head_;  // the tokens of a function before its body
+};
+
+// A literal of MSL as C++: 1.0 is a float, 1.0h a half, 1.0bf a bfloat.
+std::string number_text(std::string_view literal);
+// Whether `name` reads like a swizzle of two to four components.
+bool is_swizzle(std::string_view name);
+
+}  // namespace metalane::msl
