@@ -52,7 +52,9 @@ T fused(T x, T y, T z) {
 template <class T>
 T fraction(T x) {
   if (__builtin_fabsf(float(x)) == __builtin_inff()) return T(0);
-  return smaller(T(x - T(__builtin_floorf(float(x)))), T(T(1) - T(numeric_limits<T>::epsilon() / T(2))));
+  const T below_one = T(T(1) - T(numeric_limits<T>::epsilon() / T(2)));
+  const T result = T(x - T(__builtin_floorf(float(x))));
+  return result > below_one ? below_one : result;
 }
 
 inline float power_of_nonnegative(float x, float y) {

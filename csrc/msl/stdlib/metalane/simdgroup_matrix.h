@@ -81,12 +81,12 @@ void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, U* destination, ul
     destination[detail::element_offset(i, elements_per_row, origin, transpose)] = matrix.thread_elements()[i];
   }
 }
-template <class M, class P, class... Rest>
-void simdgroup_load(detail::site, M& matrix, const P& source, const Rest&... rest) {
+template <class M, class U, class... Rest>
+void simdgroup_load(detail::site, M& matrix, const U* source, const Rest&... rest) {
   simdgroup_load(matrix, source, rest...);
 }
-template <class M, class P, class... Rest>
-void simdgroup_store(detail::site, const M& matrix, const P& destination, const Rest&... rest) {
+template <class M, class U, class... Rest>
+void simdgroup_store(detail::site, const M& matrix, U* destination, const Rest&... rest) {
   simdgroup_store(matrix, destination, rest...);
 }
 
