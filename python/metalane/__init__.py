@@ -1,0 +1,128 @@
+"""A Metal compute runtime for LLM inference whose .metal kernels also run on CPUs."""
+
+from __future__ import annotations
+
+import atexit as _atexit
+
+import ml_dtypes as _ml_dtypes
+import numpy as _np
+
+from . import _core
+from ._core import (
+    Buffer,
+    CommandEncoder,
+    ComputeGraph,
+    Device,
+    DeviceInfo,
+    GraphNode,
+    KernelRegistry,
+    KernelSignature,
+    Pipeline,
+    StructLayout,
+    Ticket,
+    __version__,
+    devices,
+    from_dlpack,
+)
+from .errors import (
+    ArgumentError,
+    CommandBufferError,
+    CompileError,
+    DeviceError,
+    DTypeError,
+    Error,
+    KernelNotFoundError,
+    OutOfMemoryError,
+    TimeoutError,
+)
+from .ops.dflash2_selector import (
+    DFLASH2_CANDIDATES,
+    DFLASH2_MAX_LANES,
+    DFLASH2_MAX_POSITIONS,
+    DFLASH2_SELECTOR_RANK,
+    DFLASH2_SHARDS,
+    DFLASH2_VERIFY_COSTS,
+    DFlash2SelectorBuffers,
+    DFlash2SelectorParams,
+    DFlash2VerifyRowsParams,
+    dispatch_dflash2_selector,
+    dispatch_dflash2_verify_rows,
+)
+from .params import array, bf16, f16, f32, i8, i16, i32, i64, metal_struct, u8, u16, u32, u64, vec
+
+float32 = _np.dtype("float32")
+float16 = _np.dtype("float16")
+bfloat16 = _np.dtype(_ml_dtypes.bfloat16)
+uint8 = _np.dtype("uint8")
+int8 = _np.dtype("int8")
+uint16 = _np.dtype("uint16")
+int16 = _np.dtype("int16")
+uint32 = _np.dtype("uint32")
+int32 = _np.dtype("int32")
+uint64 = _np.dtype("uint64")
+int64 = _np.dtype("int64")
+
+# While the interpreter is whole: what is in flight reads memory that Python objects own.
+_atexit.register(_core._finish_work)
+
+__all__ = [
+    "DFLASH2_CANDIDATES",
+    "DFLASH2_MAX_LANES",
+    "DFLASH2_MAX_POSITIONS",
+    "DFLASH2_SELECTOR_RANK",
+    "DFLASH2_SHARDS",
+    "DFLASH2_VERIFY_COSTS",
+    "ArgumentError",
+    "Buffer",
+    "CommandBufferError",
+    "CommandEncoder",
+    "CompileError",
+    "ComputeGraph",
+    "DFlash2SelectorBuffers",
+    "DFlash2SelectorParams",
+    "DFlash2VerifyRowsParams",
+    "DTypeError",
+    "Device",
+    "DeviceError",
+    "DeviceInfo",
+    "Error",
+    "GraphNode",
+    "KernelNotFoundError",
+    "KernelRegistry",
+    "KernelSignature",
+    "OutOfMemoryError",
+    "Pipeline",
+    "StructLayout",
+    "Ticket",
+    "TimeoutError",
+    "__version__",
+    "array",
+    "bf16",
+    "bfloat16",
+    "devices",
+    "dispatch_dflash2_selector",
+    "dispatch_dflash2_verify_rows",
+    "f16",
+    "f32",
+    "float16",
+    "float32",
+    "from_dlpack",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "metal_struct",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "vec",
+]
