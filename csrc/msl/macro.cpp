@@ -193,7 +193,11 @@ std::shared_ptr<Macro> parse_definition(const SourceSet& sources, const std::vec
       } else {
         sources.fail(line[i], "a macro's parameter must be a name");
       }
-      if (i + 1 < line.size() && line[i + 1].is(",")) ++i;
+      if (i + 1 < line.size() && line[i + 1].is(",")) {
+        ++i;
+      } else if (i + 1 < line.size() && !line[i + 1].is(")")) {
+        sources.fail(line[i + 1], "a macro's parameters must be separated by commas");
+      }
     }
     if (i >= line.size()) sources.fail(line[1], "the macro's parameter list has no end");
     ++i;

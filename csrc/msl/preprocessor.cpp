@@ -12,8 +12,8 @@
 namespace metalane::msl {
 namespace {
 
-// Bounds that no real source comes near; at about 50 ns a token they end hostile ones within 2 s.
-constexpr std::size_t max_work = 16'000'000;
+// Bounds that no real source comes near; at 50 to 200 ns a token they end hostile ones within 2 s.
+constexpr std::size_t max_work = 6'000'000;
 constexpr std::size_t max_output = 2'000'000;
 constexpr std::size_t max_include_depth = 64;
 constexpr int max_argument_depth = 200;

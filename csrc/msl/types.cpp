@@ -9,7 +9,7 @@ namespace {
 
 // Deeper chains of aliases, constants or nested records are cycles or mischief.
 constexpr int max_depth = 64;
-constexpr std::uint32_t max_work = 2'000'000;
+constexpr std::uint32_t max_work = 300'000;
 
 bool opens(const Token& token) { return token.is("(") || token.is("[") || token.is("{"); }
 
