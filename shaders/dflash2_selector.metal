@@ -7,9 +7,10 @@
 //
 // L lanes, R rows a lane, P = R - 1 positions, V vocabulary. Row 0 of a lane is its anchor's; position p
 // reads row p + 1.
-#include <metal_stdlib>
-#include <metalane/params/dflash2_selector.h>
 #include <metalane/lib/ordered_key.h>
+#include <metalane/params/dflash2_selector.h>
+
+#include <metal_stdlib>
 using namespace metal;
 
 constant uint top16_threads = 256;
@@ -124,7 +125,7 @@ kernel void dflash2_select_top16(device const float* logits [[buffer(0)]],
 }
 
 constant uint partials_each = DFLASH2_SHARDS * DFLASH2_CANDIDATES;
-constant uint chunk_quads = 16;  // 64 of the 256 ranks are staged at once
+constant uint chunk_quads = 16;                // 64 of the 256 ranks are staged at once
 constant uint staged_pitch = chunk_quads + 1;  // in float4: keeps the 16 rows in different banks
 
 static float4 load_bfloat4(device const bfloat* values) {
@@ -139,8 +140,7 @@ static float4 load_bfloat4(device const bfloat* values) {
 // ascending order with fused multiply-adds and are added pairwise.
 kernel void dflash2_select_edges(device const uint* partial_ids [[buffer(0)]],
                                  device const float* partial_values [[buffer(1)]],
-                                 device uint* candidates [[buffer(2)]],
-                                 device float* unary [[buffer(3)]],
+                                 device uint* candidates [[buffer(2)]], device float* unary [[buffer(3)]],
                                  device float* edges [[buffer(4)]],
                                  device const bfloat* selector_hidden [[buffer(5)]],
                                  device const bfloat* predecessor_codebook [[buffer(6)]],
@@ -165,8 +165,8 @@ kernel void dflash2_select_edges(device const uint* partial_ids [[buffer(0)]],
   keys[thread_index] = ordered_key(value);
   ids[thread_index] = partial_ids[source];
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  const uint rank = rank_among(keys + half_index * partials_each, ids + half_index * partials_each,
-                               partials_each, slot);
+  const uint rank =
+      rank_among(keys + half_index * partials_each, ids + half_index * partials_each, partials_each, slot);
   if (rank < candidates_each) {
     const uint id = min(ids[thread_index], params.vocabulary - 1);
     merged[half_index * candidates_each + rank] = anchored ? params.anchor[lane] : id;
@@ -231,8 +231,7 @@ static float softmax_weight(float score, float largest, float temperature) {
 kernel void dflash2_select_path(device const uint* candidates [[buffer(0)]],
                                 device const float* unary [[buffer(1)]],
                                 device const float* edges [[buffer(2)]],
-                                device const float* uniforms [[buffer(3)]],
-                                device uint* tokens [[buffer(4)]],
+                                device const float* uniforms [[buffer(3)]], device uint* tokens [[buffer(4)]],
                                 device float* proposal_probabilities [[buffer(5)]],
                                 device float* confidence [[buffer(6)]],
                                 constant DFlash2SelectorParams& params [[buffer(7)]],
@@ -319,8 +318,8 @@ static bool better_ratio(float a, Cost x, float b, Cost y) {
 }
 
 // The chance that position `position` of a lane is accepted, given that all before it were.
-static float accept_chance(device const float* confidence, constant DFlash2VerifyRowsParams& params, uint lane,
-                           uint position) {
+static float accept_chance(device const float* confidence, constant DFlash2VerifyRowsParams& params,
+                           uint lane, uint position) {
   const float c = confidence[lane * (params.rows_per_lane - 1) + position];
   return 1.0f / (1.0f + exp(-(params.slope * clamped_logit(c) + params.intercept[position])));
 }

@@ -1,8 +1,7 @@
 // DFlash2 selector operators: check -> bind -> dispatch. Every check comes before the first launch, and
 // message texts are built only where one fails.
-#include <metalane/ops/dflash2_selector.h>
-
 #include <metalane/error.h>
+#include <metalane/ops/dflash2_selector.h>
 
 #include <array>
 #include <cmath>
@@ -26,8 +25,8 @@ static_assert(offsetof(DFlash2VerifyRowsParams, cost_64) == 320);
 
 namespace {
 
-constexpr const char* kSelector = "dflash2_selector";
-constexpr const char* kVerifyRows = "dflash2_verify_rows";
+constexpr const char* kSelector = "dispatch_dflash2_selector";  // in errors, as callers spell it
+constexpr const char* kVerifyRows = "dispatch_dflash2_verify_rows";
 constexpr std::uint32_t kMaxRows = DFLASH2_MAX_POSITIONS + 1;
 
 // What a buffer of an operator must be. Unused dimensions are 0.
@@ -44,8 +43,8 @@ Shape shape_of(const Expected& expected) {
   return Shape(std::span<const std::uint64_t>(expected.dims.data(), expected.rank));
 }
 
-[[noreturn]] void fail_indexed(const char* op, const char* argument, std::uint32_t index, const std::string& expected,
-                               const std::string& given) {
+[[noreturn]] void fail_indexed(const char* op, const char* argument, std::uint32_t index,
+                               const std::string& expected, const std::string& given) {
   throw ArgumentError(op, std::string(argument) + "[" + std::to_string(index) + "]", expected, given);
 }
 
@@ -65,10 +64,12 @@ std::string text_of(float value) {
     throw ArgumentError(op, expected.name, "a buffer of the encoder's device", "a buffer of another device");
   }
   if (buffer.dtype() != expected.dtype) {
-    throw DTypeError(op, expected.name, std::string(name_of(expected.dtype)), std::string(name_of(buffer.dtype())));
+    throw DTypeError(op, expected.name, std::string(name_of(expected.dtype)),
+                     std::string(name_of(buffer.dtype())));
   }
   if (buffer.shape() != shape_of(expected)) {
-    throw ArgumentError(op, expected.name, std::string(name_of(expected.dtype)) + " " + shape_of(expected).str(),
+    throw ArgumentError(op, expected.name,
+                        std::string(name_of(expected.dtype)) + " " + shape_of(expected).str(),
                         std::string(name_of(buffer.dtype())) + " " + buffer.shape().str());
   }
   throw ArgumentError(op, expected.name, "writable", "a read-only buffer");
@@ -82,7 +83,8 @@ AddressRange check_buffer(const char* op, const Expected& expected, const core::
   bool good = storage != nullptr && !storage->released() && storage->device().get() == device &&
               buffer.dtype() == expected.dtype && shape.rank() == expected.rank &&
               !(expected.written && buffer.readonly());
-  for (std::uint32_t axis = 0; good && axis < expected.rank; ++axis) good = shape[axis] == expected.dims[axis];
+  for (std::uint32_t axis = 0; good && axis < expected.rank; ++axis)
+    good = shape[axis] == expected.dims[axis];
   if (!good) fail_buffer(op, expected, device);
   const std::uint64_t begin = reinterpret_cast<std::uint64_t>(storage->address()) + buffer.byte_offset();
   return {begin, begin + buffer.nbytes()};
@@ -110,7 +112,8 @@ void check_buffers(const char* op, const core::DeviceState* device, const std::a
 }
 
 void check_lanes_and_rows(const char* op, std::uint64_t lanes, std::uint64_t rows_per_lane) {
-  if (lanes == 0 || lanes > DFLASH2_MAX_LANES) throw ArgumentError(op, "lanes", "1 to 4", std::to_string(lanes));
+  if (lanes == 0 || lanes > DFLASH2_MAX_LANES)
+    throw ArgumentError(op, "lanes", "1 to 4", std::to_string(lanes));
   if (rows_per_lane < 2 || rows_per_lane > kMaxRows) {
     throw ArgumentError(op, "rows_per_lane", "2 to 16", std::to_string(rows_per_lane));
   }
@@ -126,7 +129,8 @@ void check_selector_params(const DFlash2SelectorParams& params) {
   check_lanes_and_rows(kSelector, params.lanes, params.rows_per_lane);
   check_vocabulary(kSelector, params.vocabulary);
   if (params.sampling_mask >> params.lanes != 0) {
-    throw ArgumentError(kSelector, "sampling_mask", "a bit mask of " + std::to_string(params.lanes) + " lanes",
+    throw ArgumentError(kSelector, "sampling_mask",
+                        "a bit mask of " + std::to_string(params.lanes) + " lanes",
                         std::to_string(params.sampling_mask));
   }
   for (std::uint32_t lane = 0; lane < params.lanes; ++lane) {
@@ -149,7 +153,8 @@ float cost_of(const DFlash2VerifyRowsParams& params, std::uint32_t rows) {
 
 // The model that row choice rests on: finite, and a positive cost for every total that can be chosen.
 void check_acceptance_model(const DFlash2VerifyRowsParams& params, std::uint32_t most_rows) {
-  if (!std::isfinite(params.slope)) throw ArgumentError(kVerifyRows, "slope", "finite", text_of(params.slope));
+  if (!std::isfinite(params.slope))
+    throw ArgumentError(kVerifyRows, "slope", "finite", text_of(params.slope));
   for (std::uint32_t position = 0; position + 1 < params.rows_per_lane; ++position) {
     if (!std::isfinite(params.intercept[position])) {
       fail_indexed(kVerifyRows, "intercept", position, "finite", text_of(params.intercept[position]));
@@ -168,12 +173,14 @@ void check_acceptance_model(const DFlash2VerifyRowsParams& params, std::uint32_t
 
 void check_verify_rows_params(const DFlash2VerifyRowsParams& params) {
   check_lanes_and_rows(kVerifyRows, params.lanes, params.rows_per_lane);
-  if (params.every_row > 1) throw ArgumentError(kVerifyRows, "every_row", "0 or 1", std::to_string(params.every_row));
+  if (params.every_row > 1)
+    throw ArgumentError(kVerifyRows, "every_row", "0 or 1", std::to_string(params.every_row));
   std::uint32_t most_rows = 0;
   for (std::uint32_t lane = 0; lane < params.lanes; ++lane) {
     const std::uint32_t maximum = params.maximum[lane];
     if (maximum == 0 || maximum > params.rows_per_lane) {
-      fail_indexed(kVerifyRows, "maximum", lane, "1 to rows_per_lane (" + std::to_string(params.rows_per_lane) + ")",
+      fail_indexed(kVerifyRows, "maximum", lane,
+                   "1 to rows_per_lane (" + std::to_string(params.rows_per_lane) + ")",
                    std::to_string(maximum));
     }
     most_rows += maximum;
@@ -221,12 +228,19 @@ DFlash2SelectorBuffers DFlash2SelectorBuffers::alloc(const Device& device, std::
   check_lanes_and_rows(op, lanes, rows_per_lane);
   check_vocabulary(op, vocabulary);
   DFlash2SelectorBuffers buffers;
-  const std::array<Buffer*, 13> fields = {
-      &buffers.logits,         &buffers.selector_hidden, &buffers.predecessor_codebook,
-      &buffers.successor_codebook, &buffers.uniforms,    &buffers.partial_ids,
-      &buffers.partial_values, &buffers.candidates,      &buffers.unary,
-      &buffers.edges,          &buffers.tokens,          &buffers.proposal_probabilities,
-      &buffers.confidence};
+  const std::array<Buffer*, 13> fields = {&buffers.logits,
+                                          &buffers.selector_hidden,
+                                          &buffers.predecessor_codebook,
+                                          &buffers.successor_codebook,
+                                          &buffers.uniforms,
+                                          &buffers.partial_ids,
+                                          &buffers.partial_values,
+                                          &buffers.candidates,
+                                          &buffers.unary,
+                                          &buffers.edges,
+                                          &buffers.tokens,
+                                          &buffers.proposal_probabilities,
+                                          &buffers.confidence};
   const auto arguments = selector_arguments(buffers, lanes, rows_per_lane, vocabulary);
   for (std::size_t i = 0; i < fields.size(); ++i) {
     *fields[i] = device.zeros(shape_of(arguments[i]), arguments[i].dtype);
@@ -239,13 +253,14 @@ void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuf
   core::DeviceState& device = device_of(kSelector, encoder);
   check_selector_params(params);
   check_buffers(kSelector, &device,
-                selector_arguments(buffers, params.lanes, params.rows_per_lane, params.vocabulary), kSelectorReads);
+                selector_arguments(buffers, params.lanes, params.rows_per_lane, params.vocabulary),
+                kSelectorReads);
   const Pipeline& top16 = core::builtin_pipeline(device, "dflash2_select_top16");
   const Pipeline& edges = core::builtin_pipeline(device, "dflash2_select_edges");
   const Pipeline& path = core::builtin_pipeline(device, "dflash2_select_path");
   const std::uint64_t positions = std::uint64_t{params.lanes} * (params.rows_per_lane - 1);
 
-  const LabelScope label(encoder, kSelector);
+  const LabelScope label(encoder, "dflash2_selector");
   encoder.dispatch(top16,
                    {{0, buffers.logits}, {1, buffers.partial_ids}, {2, buffers.partial_values}, {3, params}},
                    Grid::threadgroups({positions * DFLASH2_SHARDS, 1, 1}, {256, 1, 1}));
@@ -274,8 +289,8 @@ void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuf
                    Grid::threads({params.lanes, 1, 1}, {1, 1, 1}));
 }
 
-void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confidence, const Buffer& verify_rows,
-                                  const DFlash2VerifyRowsParams& params) {
+void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confidence,
+                                  const Buffer& verify_rows, const DFlash2VerifyRowsParams& params) {
   core::DeviceState& device = device_of(kVerifyRows, encoder);
   check_verify_rows_params(params);
   const std::uint64_t lanes = params.lanes;
@@ -287,8 +302,9 @@ void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confide
   check_buffers(kVerifyRows, &device, arguments, 1);
   const Pipeline& pipeline = core::builtin_pipeline(device, "dflash2_select_verify_rows");
 
-  const LabelScope label(encoder, kVerifyRows);
-  encoder.dispatch(pipeline, {{0, confidence}, {1, verify_rows}, {2, params}}, Grid::threads({1, 1, 1}, {1, 1, 1}));
+  const LabelScope label(encoder, "dflash2_verify_rows");
+  encoder.dispatch(pipeline, {{0, confidence}, {1, verify_rows}, {2, params}},
+                   Grid::threads({1, 1, 1}, {1, 1, 1}));
 }
 
 }  // namespace metalane

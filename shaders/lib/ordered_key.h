@@ -21,9 +21,7 @@ inline uint ordered_key(float value) {
   return (bits >> 31) != 0u ? ~bits : bits | 0x80000000u;
 }
 
-inline bool precedes(OrderedKey a, OrderedKey b) {
-  return a.key > b.key || (a.key == b.key && a.id < b.id);
-}
+inline bool precedes(OrderedKey a, OrderedKey b) { return a.key > b.key || (a.key == b.key && a.id < b.id); }
 
 // The value itself, except that NaN becomes -inf.
 inline float nan_to_negative_infinity(float value) {

@@ -84,7 +84,7 @@ std::vector<float> row_of_kind(int kind, std::uint32_t vocabulary, std::mt19937&
         small(random) == 0 ? kNan : small(random) * -1.0f,  // NaN among ties
         i % 16 == 0 ? -kInfinity : static_cast<float>(i),   // ascending with holes
         -kInfinity,
-        std::ldexp(noise, -140),                            // subnormal
+        std::ldexp(noise, -140),  // subnormal
     };
     row[i] = values[kind];
   }
@@ -128,7 +128,8 @@ TEST_CASE(dflash2_top16_of_every_instruction_set_equals_sorting) {
           for (std::uint32_t i = 0; i < 16; ++i) {
             const std::uint32_t id = i < length ? order[i] : 0xffffffffu;
             const float value = i < length ? number(id) : -kInfinity;
-            equal = equal && ids.data()[shard * 16 + i] == id && same_bits(values.data()[shard * 16 + i], value);
+            equal =
+                equal && ids.data()[shard * 16 + i] == id && same_bits(values.data()[shard * 16 + i], value);
           }
         }
         check::report(equal, __FILE__, __LINE__,
@@ -177,8 +178,9 @@ TEST_CASE(dflash2_edges_of_every_instruction_set_equal_double_sums) {
   for (const NativeKernel& kernel : variants("dflash2_select_edges")) {
     Guarded<std::uint32_t> candidates(positions * 16);
     Guarded<float> unary(positions * 16), edges(positions * 256);
-    void* buffers[] = {partial_ids.data(), partial_values.data(), candidates.data(), unary.data(), edges.data(),
-                       hidden.data(),      from.data(),           to.data(),         &params};
+    void* buffers[] = {
+        partial_ids.data(), partial_values.data(), candidates.data(), unary.data(), edges.data(),
+        hidden.data(),      from.data(),           to.data(),         &params};
     NativeLaunch launch;
     launch.buffers = buffers;
     launch.grid[0] = positions;

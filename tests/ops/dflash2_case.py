@@ -108,7 +108,9 @@ def shapes(lanes: int, rows: int, vocabulary: int) -> dict[str, tuple[tuple[int,
     }
 
 
-def run_selector(device: metalane.Device, inputs: Inputs, *, auto_barriers: bool = True) -> dict[str, np.ndarray]:
+def run_selector(
+    device: metalane.Device, inputs: Inputs, *, auto_barriers: bool = True
+) -> dict[str, np.ndarray]:
     """All eight outputs as arrays, after checking that nothing around any buffer was written."""
     buffers = {name: Guarded(device, shape, dtype) for name, (shape, dtype) in shapes(*inputs.sizes).items()}
     for name, guarded in buffers.items():

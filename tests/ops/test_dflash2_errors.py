@@ -43,7 +43,10 @@ def alloc(device: metalane.Device) -> metalane.DFlash2SelectorBuffers:
 
 
 def refuse(
-    device: metalane.Device, call: Callable[[metalane.CommandEncoder], None], kind: type[Exception], *words: str
+    device: metalane.Device,
+    call: Callable[[metalane.CommandEncoder], None],
+    kind: type[Exception],
+    *words: str,
 ) -> None:
     """`call` raises `kind` with all of `words`; the encoder stays empty and usable."""
     encoder = device.command_encoder()
@@ -82,8 +85,12 @@ SELECTOR_CASES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), SELECTOR_CASES, ids=lambda value: re.sub(r"\W+", "-", str(value))[:60])
-def test_selector_refuses_params(device: metalane.Device, changes: dict[str, Any], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"), SELECTOR_CASES, ids=lambda value: re.sub(r"\W+", "-", str(value))[:60]
+)
+def test_selector_refuses_params(
+    device: metalane.Device, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
     buffers = alloc(device)
     params = metalane.DFlash2SelectorParams(**changed(SELECTOR_PARAMS, **changes))
     refuse(
@@ -196,7 +203,9 @@ def test_inputs_may_share_memory(device: metalane.Device) -> None:
     buffers = alloc(device)
     buffers.successor_codebook = buffers.predecessor_codebook
     with device.command_encoder() as encoder:
-        metalane.dispatch_dflash2_selector(encoder, buffers, metalane.DFlash2SelectorParams(**SELECTOR_PARAMS))
+        metalane.dispatch_dflash2_selector(
+            encoder, buffers, metalane.DFlash2SelectorParams(**SELECTOR_PARAMS)
+        )
 
 
 VERIFY_CASES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -219,8 +228,12 @@ VERIFY_CASES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), VERIFY_CASES, ids=lambda value: re.sub(r"\W+", "-", str(value))[:60])
-def test_verify_rows_refuses_params(device: metalane.Device, changes: dict[str, Any], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"), VERIFY_CASES, ids=lambda value: re.sub(r"\W+", "-", str(value))[:60]
+)
+def test_verify_rows_refuses_params(
+    device: metalane.Device, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
     confidence = device.zeros((LANES, ROWS - 1), np.float32)
     rows = device.zeros((LANES,), np.uint32)
     params = metalane.DFlash2VerifyRowsParams(**changed(VERIFY_PARAMS, **changes))
@@ -269,9 +282,19 @@ def test_verify_rows_refuses_buffers(device: metalane.Device) -> None:
     rows = device.zeros((LANES,), np.uint32)
     whole = device.zeros((7,), np.float32)
     cases: list[tuple[metalane.Buffer, metalane.Buffer, type[Exception], tuple[str, ...]]] = [
-        (device.zeros((LANES, ROWS), np.float32), rows, metalane.ArgumentError, ("confidence", "[2, 3]", "[2, 4]")),
+        (
+            device.zeros((LANES, ROWS), np.float32),
+            rows,
+            metalane.ArgumentError,
+            ("confidence", "[2, 3]", "[2, 4]"),
+        ),
         (device.zeros((LANES, ROWS - 1), np.float16), rows, TypeError, ("confidence", "float32", "float16")),
-        (confidence, device.zeros((LANES + 1,), np.uint32), metalane.ArgumentError, ("verify_rows", "[2]", "[3]")),
+        (
+            confidence,
+            device.zeros((LANES + 1,), np.uint32),
+            metalane.ArgumentError,
+            ("verify_rows", "[2]", "[3]"),
+        ),
         (confidence, device.zeros((LANES,), np.int32), TypeError, ("verify_rows", "uint32", "int32")),
         (
             whole.view(0, (LANES, ROWS - 1)),
@@ -296,12 +319,20 @@ def test_a_closed_encoder_is_refused(device: metalane.Device) -> None:
     encoder = device.command_encoder()
     encoder.commit_and_wait()
     with pytest.raises(metalane.ArgumentError, match="encoder"):
-        metalane.dispatch_dflash2_selector(encoder, alloc(device), metalane.DFlash2SelectorParams(**SELECTOR_PARAMS))
+        metalane.dispatch_dflash2_selector(
+            encoder, alloc(device), metalane.DFlash2SelectorParams(**SELECTOR_PARAMS)
+        )
 
 
 @pytest.mark.parametrize(
     ("lanes", "rows", "vocabulary", "word"),
-    [(0, 4, 40, "lanes"), (5, 4, 40, "lanes"), (1, 1, 40, "rows"), (1, 17, 40, "rows"), (1, 4, 15, "vocabulary")],
+    [
+        (0, 4, 40, "lanes"),
+        (5, 4, 40, "lanes"),
+        (1, 1, 40, "rows"),
+        (1, 17, 40, "rows"),
+        (1, 4, 15, "vocabulary"),
+    ],
 )
 def test_alloc_refuses_sizes(
     device: metalane.Device, lanes: int, rows: int, vocabulary: int, word: str
@@ -325,7 +356,13 @@ def test_captured_nodes_carry_their_exact_ranges(device: metalane.Device) -> Non
     expected = [
         (("logits",), ("partial_ids", "partial_values")),
         (
-            ("partial_ids", "partial_values", "selector_hidden", "predecessor_codebook", "successor_codebook"),
+            (
+                "partial_ids",
+                "partial_values",
+                "selector_hidden",
+                "predecessor_codebook",
+                "successor_codebook",
+            ),
             ("candidates", "unary", "edges"),
         ),
         (("candidates", "unary", "edges", "uniforms"), ("tokens", "proposal_probabilities", "confidence")),

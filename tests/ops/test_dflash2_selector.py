@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from counts import count
 from ops.dflash2_case import Inputs, random_inputs, run_selector, run_verify_rows
 from ops.oracle import dflash2 as oracle
 
 import metalane
+from counts import count
 
 KERNELS = ["native", "shader"]
 if any(info.kind == "metal" for info in metalane.devices()):
@@ -62,7 +62,11 @@ def test_parameter_abis_match_metal_layouts() -> None:
         layout = next(a.type.layout for a in arguments if a.name == "params")
         assert layout.name == cls.__name__
         assert layout.size == size
-        assert metalane._core._struct_layout(cls).size == size if hasattr(metalane._core, "_struct_layout") else True
+        assert (
+            metalane._core._struct_layout(cls).size == size
+            if hasattr(metalane._core, "_struct_layout")
+            else True
+        )
 
 
 def test_coherent_path_uses_selected_predecessor_edges() -> None:
@@ -131,7 +135,29 @@ def test_gpu_verify_rows_every_row_returns_declared_maximum(device: metalane.Dev
 
 # Against the oracle.
 
-VOCABULARIES = [16, 17, 23, 31, 32, 33, 63, 64, 100, 127, 128, 129, 130, 255, 257, 1000, 1031, 4096, 8191, 8192, 8193]
+VOCABULARIES = [
+    16,
+    17,
+    23,
+    31,
+    32,
+    33,
+    63,
+    64,
+    100,
+    127,
+    128,
+    129,
+    130,
+    255,
+    257,
+    1000,
+    1031,
+    4096,
+    8191,
+    8192,
+    8193,
+]
 
 
 @pytest.mark.parametrize("seed", range(count("dflash2_selector_random")))
@@ -140,7 +166,8 @@ def test_random_steps_agree_with_float64(device: metalane.Device, seed: int) -> 
     lanes, rows = int(random.integers(1, 5)), int(random.integers(2, 17))
     inputs = random_inputs(random, lanes, rows, VOCABULARIES[seed % len(VOCABULARIES)])
     inputs.temperatures = [
-        None if random.random() < 0.4 else float(np.float32(10 ** random.uniform(-6, 2))) for _ in range(lanes)
+        None if random.random() < 0.4 else float(np.float32(10 ** random.uniform(-6, 2)))
+        for _ in range(lanes)
     ]
     others = check_against_oracle(inputs, run_selector(device, inputs))
     assert others <= 1  # under 0.1 % over all; see test_float32_rarely_chooses_another_token

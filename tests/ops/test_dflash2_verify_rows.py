@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counts import count
 from ops.dflash2_case import run_verify_rows
 from ops.oracle import dflash2 as oracle
 
 import metalane
+from counts import count
 
 KERNELS = ["native", "shader"]
 if any(info.kind == "metal" for info in metalane.devices()):
@@ -107,7 +107,9 @@ TIE_COSTS = {
 TIE_COSTS["proportional"][0] = 1
 
 
-@pytest.mark.parametrize("model", [HALF, NEVER, ALWAYS, HALF_THEN_NEVER], ids=["half", "never", "always", "mixed"])
+@pytest.mark.parametrize(
+    "model", [HALF, NEVER, ALWAYS, HALF_THEN_NEVER], ids=["half", "never", "always", "mixed"]
+)
 @pytest.mark.parametrize("costs", TIE_COSTS.values(), ids=TIE_COSTS.keys())
 @pytest.mark.parametrize("maximum", [[5], [4, 4], [2, 6], [6, 1, 3], [4, 5, 3, 4]], ids=str)
 def test_exact_ties_take_fewer_rows_then_the_lower_lane(

@@ -64,7 +64,7 @@ void offer(float value, std::uint32_t id, List& list) {
   if (list.takes(number, id)) list.insert(number, id);
 }
 
-constexpr std::uint32_t kBlock = 128;  // elements whose largest is kept; 16 blocks are read twice
+constexpr std::uint32_t kBlock = 128;   // elements whose largest is kept; 16 blocks are read twice
 constexpr std::uint32_t kAhead = 1024;  // elements between a load and its prefetch
 
 template <typename V>
@@ -87,7 +87,8 @@ void offer_block(const float* values, std::uint32_t begin, float bound, typename
       for (std::uint32_t i = id; i < id + V::width; ++i) offer(values[i], i, list);
       continue;
     }
-    for (std::uint32_t left = V::at_least(V::load(values + id), V::splat(least)); left != 0; left &= left - 1) {
+    for (std::uint32_t left = V::at_least(V::load(values + id), V::splat(least)); left != 0;
+         left &= left - 1) {
       const std::uint32_t i = id + static_cast<std::uint32_t>(__builtin_ctz(left));
       if (list.takes(values[i], i)) list.insert(values[i], i);
     }
@@ -113,7 +114,8 @@ Sixteen first_sixteen(const float* values, std::uint32_t begin, std::uint32_t en
   typename V::List result;
   for (std::uint32_t i = 0; i < kEach && visited.ids[i] != kNoId; ++i) {
     const std::uint32_t block_begin = begin + visited.ids[i] * kBlock;
-    if (result.takes(visited.values[i], block_begin)) offer_block<V>(values, block_begin, blocks.last(), result);
+    if (result.takes(visited.values[i], block_begin))
+      offer_block<V>(values, block_begin, blocks.last(), result);
   }
   for (std::uint32_t id = begin + whole_blocks * kBlock; id < end; ++id) offer(values[id], id, result);
   return result.sixteen();
@@ -125,8 +127,8 @@ void top16(const NativeLaunch& launch, std::uint32_t task) {
   const auto& params = launch.params<DFlash2SelectorParams>(3);
   const std::uint32_t positions = params.rows_per_lane - 1;
   const std::uint32_t shard = task % kShards;
-  const std::uint64_t row = std::uint64_t{task / kShards / positions} * params.rows_per_lane +
-                            task / kShards % positions + 1;
+  const std::uint64_t row =
+      std::uint64_t{task / kShards / positions} * params.rows_per_lane + task / kShards % positions + 1;
   const std::uint32_t quotient = params.vocabulary / kShards;
   const std::uint32_t remainder = params.vocabulary % kShards;
   const std::uint32_t begin = shard * quotient + (shard < remainder ? shard : remainder);
@@ -196,7 +198,8 @@ void edges(const NativeLaunch& launch, std::uint32_t task) {
   std::uint32_t* candidate_ids = launch.buffer<std::uint32_t>(2) + std::uint64_t{task} * kEach;
   float* unary = launch.buffer<float>(3) + std::uint64_t{task} * kEach;
   float* scores = launch.buffer<float>(4) + std::uint64_t{task} * kEach * kEach;
-  const auto* hidden = launch.buffer<const std::uint16_t>(5) + (lane * params.rows_per_lane + position + 1) * kRank;
+  const auto* hidden =
+      launch.buffer<const std::uint16_t>(5) + (lane * params.rows_per_lane + position + 1) * kRank;
   const auto* predecessors = launch.buffer<const std::uint16_t>(6);
   const auto* successors = launch.buffer<const std::uint16_t>(7);
 

@@ -1,7 +1,7 @@
 """DFlash2 selector in float64 NumPy, written from its definition and sharing no code with the kernels.
 
-Bounds in which a float32 implementation is right are part of it: `check_path` follows the implementation's own
-choices and says whether each is one that the scores allow.
+Bounds in which a float32 implementation is right are part of it: `check_path` follows the implementation's
+own choices and says whether each is one that the scores allow.
 """
 
 from __future__ import annotations
@@ -43,9 +43,13 @@ def candidates(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def edges(
-    ids: np.ndarray, anchors: Sequence[int], hidden: np.ndarray, predecessor: np.ndarray, successor: np.ndarray
+    ids: np.ndarray,
+    anchors: Sequence[int],
+    hidden: np.ndarray,
+    predecessor: np.ndarray,
+    successor: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """edges[p][a][b] = sum over r of A[pred a][r] H[p + 1][r] B[cand b][r], and the same sum of magnitudes."""
+    """edges[p][a][b] = sum over r of A[pred a][r] H[p + 1][r] B[cand b][r], and the sum of magnitudes."""
     lanes, positions, _ = ids.shape
     before = np.empty_like(ids)
     before[:, 1:] = ids[:, :-1]
@@ -54,7 +58,9 @@ def edges(
     to = successor[ids].astype(np.float64)
     assert positions == hidden.shape[1] - 1
     with np.errstate(all="ignore"):
-        return np.einsum("lpar,lpbr->lpab", scaled, to), np.einsum("lpar,lpbr->lpab", np.abs(scaled), np.abs(to))
+        return np.einsum("lpar,lpbr->lpab", scaled, to), np.einsum(
+            "lpar,lpbr->lpab", np.abs(scaled), np.abs(to)
+        )
 
 
 def softmax(scores: np.ndarray, temperature: float) -> np.ndarray:
@@ -106,7 +112,11 @@ def near(scores: np.ndarray, choice: int) -> set[int]:
 
 
 def path(
-    ids: np.ndarray, unary: np.ndarray, scores: np.ndarray, uniforms: np.ndarray, temperatures: Sequence[float | None]
+    ids: np.ndarray,
+    unary: np.ndarray,
+    scores: np.ndarray,
+    uniforms: np.ndarray,
+    temperatures: Sequence[float | None],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens [L, P], proposal probabilities [L, P, 16], confidence [L, P]."""
     lanes, positions, _ = ids.shape
@@ -161,8 +171,12 @@ def check_path(
             finite = np.abs(total[np.isfinite(total)])
             slack = 4e-7 * (1 + (finite.max() if finite.size else 0)) / min(temperature or 1.0, 1.0)
             bound = np.minimum(1.0, 2e-6 + 4 * slack * expected)
-            assert np.all(np.abs(proposal[lane, p] - expected) <= bound), f"{where}: {proposal[lane, p]} {expected}"
-            assert abs(float(proposal[lane, p].astype(np.float64).sum()) - 1) < 1e-5, f"{where}: does not sum to 1"
+            assert np.all(np.abs(proposal[lane, p] - expected) <= bound), (
+                f"{where}: {proposal[lane, p]} {expected}"
+            )
+            assert abs(float(proposal[lane, p].astype(np.float64).sum()) - 1) < 1e-5, (
+                f"{where}: does not sum to 1"
+            )
             gap = abs(float(confidence[lane, p]) - one.confidence(chosen))
             assert gap <= min(1.0, 2e-6 + 4 * slack), f"{where}: confidence {confidence[lane, p]}"
             before = chosen
