@@ -176,12 +176,8 @@ bool TypeTable::add_record_member(StructLayout& layout, Index index, const Bindi
   const Item& member = unit_.items()[index];
   const auto inner = record_layout(index, bindings, depth + 1);
   const std::uint64_t alignment = packed ? 1 : inner ? inner->alignment : 1;
-  std::vector<Declarator> declarators;
-  if (member.body.end + 1 < member.tokens.end) {
-    declarators = read_declarators(unit_, {member.body.end + 1, member.tokens.end});
-  }
   const bool named_type = member.name_at != no_index && member.name_at < member.body.begin;
-  const bool no_declarator = declarators.empty() || member.body.end + 2 == member.tokens.end;
+  const bool no_declarator = member.body.end + 2 >= member.tokens.end;
   if (no_declarator && named_type) return true;
   if (!inner) return false;
   if (no_declarator) {
