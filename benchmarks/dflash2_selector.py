@@ -1,4 +1,4 @@
-"""Measures the DFlash2 selector: top-16 beside read bandwidth, torch.topk, argpartition; a step; Python calls.
+"""Measures the DFlash2 selector: top-16 beside read bandwidth, torch.topk, argpartition; steps; calls.
 
     python benchmarks/dflash2_selector.py [--rounds 15] [--out benchmarks/results]
 

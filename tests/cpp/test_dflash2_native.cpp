@@ -38,7 +38,7 @@ bool cpu_has(Isa isa) {
 
 std::vector<NativeKernel> variants(const std::string& name) {
   std::vector<NativeKernel> result;
-  for (const NativeKernel& kernel : metalane::cpu::native_dflash2_selector_kernels()) {
+  for (const NativeKernel& kernel : metalane::cpu::dflash2_selector_native_kernels()) {
     if (kernel.name == name && cpu_has(kernel.isa)) result.push_back(kernel);
   }
   return result;

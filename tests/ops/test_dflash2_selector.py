@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from ops.dflash2_case import Inputs, random_inputs, run_selector, run_verify_rows
@@ -52,21 +54,26 @@ def check_path(inputs: Inputs, outputs: dict[str, np.ndarray]) -> int:
 # The five tests that the operator's contract comes with, under their names.
 
 
-def test_parameter_abis_match_metal_layouts() -> None:
-    registry = metalane.Device("null").registry
-    for cls, kernel, size in (
+@pytest.mark.parametrize(
+    ("cls", "kernel", "size"),
+    [
+        (metalane.DFlash2SelectorParams, "dflash2_select_top16", 48),
+        (metalane.DFlash2SelectorParams, "dflash2_select_edges", 48),
         (metalane.DFlash2SelectorParams, "dflash2_select_path", 48),
         (metalane.DFlash2VerifyRowsParams, "dflash2_select_verify_rows", 352),
-    ):
-        arguments = registry.pipeline(kernel).signature.arguments
-        layout = next(a.type.layout for a in arguments if a.name == "params")
-        assert layout.name == cls.__name__
-        assert layout.size == size
-        assert (
-            metalane._core._struct_layout(cls).size == size
-            if hasattr(metalane._core, "_struct_layout")
-            else True
-        )
+    ],
+)
+def test_parameter_abis_match_metal_layouts(cls: Any, kernel: str, size: int) -> None:
+    """The dataclass, the shader as its reader sees it, and the C++ compiler lay every field out alike."""
+
+    def described(layout: metalane.StructLayout) -> list[tuple[object, ...]]:
+        return [(f.name, f.type, f.count, f.offset, f.size) for f in layout.fields]
+
+    arguments = metalane.Device("null").registry.pipeline(kernel).signature.arguments
+    shader = next(argument.layout for argument in arguments if argument.name == "params")
+    compiler = metalane._core.cpp_layouts()[cls.__name__]
+    assert cls.layout.size == shader.size == compiler.size == size
+    assert described(cls.layout) == described(shader) == described(compiler)
 
 
 def test_coherent_path_uses_selected_predecessor_edges() -> None:

@@ -145,6 +145,6 @@ constexpr NativeKernel kernels[] = {
 
 }  // namespace
 
-std::span<const NativeKernel> native_dflash2_selector_kernels() { return kernels; }
+std::span<const NativeKernel> dflash2_selector_native_kernels() { return kernels; }
 
 }  // namespace metalane::cpu

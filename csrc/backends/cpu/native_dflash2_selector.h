@@ -8,7 +8,7 @@
 namespace metalane::cpu {
 
 // Best instruction set first for each kernel name.
-std::span<const NativeKernel> native_dflash2_selector_kernels();
+std::span<const NativeKernel> dflash2_selector_native_kernels();
 
 // One file an instruction set, each compiled with its own flags (cmake/NativeKernels.cmake); the algorithms
 // stand in native_dflash2_selector_simd.h. The AVX pair exists on x86-64 only.
