@@ -327,6 +327,9 @@ std::vector<Kernel> read_kernels(const Unit& unit, const TypeTable& types) {
       for (const Range& part : unit.split_commas(item.template_params)) {
         kernel.template_arguments.push_back(types.tokens(part));
       }
+      if (item.template_params.empty() && !unit.items()[found->second].template_params.empty()) {
+        kernel.refusal = Kernel::Refusal{item.name_at, "an instantiation must name its template arguments"};
+      }
       kernel.signature.name = *name;
       kernel.signature.function =
           std::string(found->first) + "<" + spelled_arguments(kernel.template_arguments) + ">";

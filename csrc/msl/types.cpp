@@ -463,6 +463,7 @@ TypeTable::Resolved TypeTable::resolve_alias(Index index, const Bindings& bindin
 std::shared_ptr<const StructLayout> TypeTable::layout(const std::string& name) const {
   const auto found = named_.find(name);
   if (found == named_.end()) return nullptr;
+  work_ = 0;  // the bound is on one question
   for (const Index index : found->second) {
     const Item& item = unit_.items()[index];
     if (item.is_template || item.kind == ItemKind::enumeration) continue;
