@@ -1,4 +1,5 @@
-// Runs one expression of metal_stdlib over arrays, on scalars and on vectors; test_stdlib.py writes the cases.
+// Runs one expression of metal_stdlib over arrays, on scalars and on vectors; test_stdlib.py writes the
+// cases.
 #pragma once
 
 #include <metal_stdlib>
@@ -38,10 +39,10 @@ void run(F f, const T* a, const T* b, const T* c, R* out, int count, int width) 
 
 }  // namespace conformance
 
-#define CONFORMANCE_CASE(name, T, R, ...)                                                       \
-  extern "C" __attribute__((visibility("default"))) void name(const T* a, const T* b, const T* c, R* out, \
-                                                              int count, int width) {           \
-    using namespace metal;                                                                      \
+#define CONFORMANCE_CASE(name, T, R, ...)                                                                  \
+  extern "C" __attribute__((visibility("default"))) void name(const T* a, const T* b, const T* c, R* out,  \
+                                                              int count, int width) {                      \
+    using namespace metal;                                                                                 \
     conformance::run([](auto x, auto y, auto z) { return (void)y, (void)z, (__VA_ARGS__); }, a, b, c, out, \
-                     count, width);                                                             \
+                     count, width);                                                                        \
   }

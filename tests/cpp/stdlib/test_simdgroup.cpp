@@ -2,10 +2,9 @@
 //
 // The stand-in runs the lanes of one simdgroup twice: the first time it notes each lane's operand, then it
 // combines, the second time it hands out results. That is enough for functions with one collective.
-#include <metal_stdlib>
-
 #include <cstring>
 #include <functional>
+#include <metal_stdlib>
 #include <thread>
 #include <vector>
 
@@ -159,7 +158,8 @@ TEST_CASE(reductions_of_every_type) {
   CHECK_EQ(results<ushort>(~0u, [](uint) { return simd_sum(here, ushort(4096)); })[0], ushort(0));
   CHECK_EQ(results<int>(~0u, [](uint) { return simd_sum(here, 0x7fffffff); })[0], -32);
   CHECK_EQ(results<long>(~0u, [](uint l) { return simd_max(here, long(l) << 33); })[0], 31l << 33);
-  const auto vectors = results<float4>(0xff00u, [](uint l) { return simd_sum(here, float4(1, float(l), 0, -1)); });
+  const auto vectors =
+      results<float4>(0xff00u, [](uint l) { return simd_sum(here, float4(1, float(l), 0, -1)); });
   CHECK(all(vectors[9] == float4(8, 92, 0, -8)));
 }
 
@@ -187,9 +187,11 @@ TEST_CASE(shuffles_read_other_lanes) {
     for (const uint delta : deltas) {
       const auto up = results<uint>(mask, [&](uint l) { return simd_shuffle_up(here, l + 100, delta); });
       const auto down = results<uint>(mask, [&](uint l) { return simd_shuffle_down(here, l + 100, delta); });
-      const auto crossed = results<uint>(mask, [&](uint l) { return simd_shuffle_xor(here, l + 100, delta); });
+      const auto crossed =
+          results<uint>(mask, [&](uint l) { return simd_shuffle_xor(here, l + 100, delta); });
       const auto direct = results<uint>(mask, [&](uint l) { return simd_shuffle(here, l + 100, delta); });
-      const auto rotated_up = results<uint>(mask, [&](uint l) { return simd_shuffle_rotate_up(here, l + 100, delta); });
+      const auto rotated_up =
+          results<uint>(mask, [&](uint l) { return simd_shuffle_rotate_up(here, l + 100, delta); });
       const auto rotated_down =
           results<uint>(mask, [&](uint l) { return simd_shuffle_rotate_down(here, l + 100, delta); });
       for_active(mask, [&](uint lane) {
@@ -214,10 +216,10 @@ TEST_CASE(shuffles_read_other_lanes) {
 TEST_CASE(fills_come_from_the_filling) {
   for (const uint modulo : {2u, 8u, 32u}) {
     for (uint delta = 0; delta <= modulo; ++delta) {
-      const auto up =
-          results<uint>(~0u, [&](uint l) { return simd_shuffle_and_fill_up(here, l, l + 100, delta, modulo); });
-      const auto down =
-          results<uint>(~0u, [&](uint l) { return simd_shuffle_and_fill_down(here, l, l + 100, delta, modulo); });
+      const auto up = results<uint>(
+          ~0u, [&](uint l) { return simd_shuffle_and_fill_up(here, l, l + 100, delta, modulo); });
+      const auto down = results<uint>(
+          ~0u, [&](uint l) { return simd_shuffle_and_fill_down(here, l, l + 100, delta, modulo); });
       for (uint lane = 0; lane < 32; ++lane) {
         const uint at = lane % modulo;
         CHECK_EQ(up[lane], at >= delta ? lane - delta : lane - delta + modulo + 100);
@@ -225,7 +227,8 @@ TEST_CASE(fills_come_from_the_filling) {
       }
     }
   }
-  const auto far = results<uint>(~0u, [](uint l) { return simd_shuffle_and_fill_up(here, l, 100u, 0xffffu); });
+  const auto far =
+      results<uint>(~0u, [](uint l) { return simd_shuffle_and_fill_up(here, l, 100u, 0xffffu); });
   for (uint lane = 0; lane < 32; ++lane) CHECK_EQ(far[lane], lane);
 }
 
@@ -257,8 +260,10 @@ TEST_CASE(votes) {
 TEST_CASE(prefixes_follow_lane_order) {
   for (const uint32_t mask : masks) {
     const auto sums = results<int>(mask, [](uint l) { return simd_prefix_inclusive_sum(here, int(l) + 1); });
-    const auto before = results<int>(mask, [](uint l) { return simd_prefix_exclusive_sum(here, int(l) + 1); });
-    const auto products = results<float>(mask, [](uint) { return simd_prefix_inclusive_product(here, 2.0f); });
+    const auto before =
+        results<int>(mask, [](uint l) { return simd_prefix_exclusive_sum(here, int(l) + 1); });
+    const auto products =
+        results<float>(mask, [](uint) { return simd_prefix_inclusive_product(here, 2.0f); });
     const auto others = results<float>(mask, [](uint) { return simd_prefix_exclusive_product(here, 2.0f); });
     int sum = 0;
     float product = 1;
@@ -356,7 +361,8 @@ TEST_CASE(atomics) {
   uint expected = 41;
   CHECK(!atomic_compare_exchange_weak_explicit(&u, &expected, 1, memory_order_relaxed, memory_order_relaxed));
   CHECK_EQ(expected, 42u);
-  while (!atomic_compare_exchange_weak_explicit(&u, &expected, 1, memory_order_relaxed, memory_order_relaxed)) {
+  while (
+      !atomic_compare_exchange_weak_explicit(&u, &expected, 1, memory_order_relaxed, memory_order_relaxed)) {
   }
   CHECK_EQ(atomic_load_explicit(&u, memory_order_relaxed), 1u);
   atomic_int i = {-3};

@@ -1,8 +1,7 @@
 // Vectors, packed vectors, matrices and arrays of metal_stdlib: layout, constructors, swizzles, operators.
-#include <metal_stdlib>
-
 #include <cmath>
 #include <cstring>
+#include <metal_stdlib>
 
 #include "check.h"
 
@@ -17,7 +16,8 @@ static_assert(sizeof(uchar4) == 4 && alignof(uchar4) == 4 && sizeof(uchar3) == 4
 static_assert(sizeof(ulong4) == 32 && alignof(ulong4) == 32 && sizeof(bool2) == 2);
 static_assert(sizeof(bfloat) == 2 && sizeof(bfloat4) == 8);
 static_assert(sizeof(float3x3) == 48 && sizeof(float4x2) == 32 && alignof(float4x2) == 8);
-static_assert(__is_trivial(float4) && __is_trivial(bfloat) && __is_trivial(packed_float3) && __is_trivial(half4x4));
+static_assert(__is_trivial(float4) && __is_trivial(bfloat) && __is_trivial(packed_float3) &&
+              __is_trivial(half4x4));
 static_assert(is_same_v<decltype(float4() < 1.0f), bool4>);
 static_assert(is_same_v<decltype(half() * half()), half> && is_same_v<decltype(half() * 1.0f), float>);
 static_assert(is_same_v<decltype(half() * 2), half>);
@@ -164,8 +164,8 @@ TEST_CASE(half_rounds_after_each_operation) {
 }
 
 TEST_CASE(bfloat_rounds_to_nearest_even) {
-  CHECK_EQ(bfloat(1.00390625f).bits, 0x3f80u);             // tie, to even below
-  CHECK_EQ(bfloat(1.01171875f).bits, 0x3f82u);             // tie, to even above
+  CHECK_EQ(bfloat(1.00390625f).bits, 0x3f80u);  // tie, to even below
+  CHECK_EQ(bfloat(1.01171875f).bits, 0x3f82u);  // tie, to even above
   CHECK_EQ(bfloat(as_type<float>(0x3f808001u)).bits, 0x3f81u);
   CHECK_EQ(bfloat(as_type<float>(0x7f7fffffu)).bits, 0x7f80u);
   CHECK(isnan(bfloat(as_type<float>(0x7f800001u))));

@@ -93,39 +93,39 @@ bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expect
 }
 
 // Read, change, write; returns the value before. Integers wrap.
-#define METALANE_ATOMIC_FETCH(name, ...)                                                                 \
-  template <class T>                                                                                     \
-  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand,            \
-                                   memory_order order) {                                                 \
-    if constexpr (is_integral_v<T>) {                                                                    \
-      return __atomic_fetch_##name(&object->value, operand, order);                                      \
-    } else {                                                                                             \
-      return detail::atomic_update(object, order, [=](T old) { return T(__VA_ARGS__); });                \
-    }                                                                                                    \
+#define METALANE_ATOMIC_FETCH(name, ...)                                                      \
+  template <class T>                                                                          \
+  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand, \
+                                   memory_order order) {                                      \
+    if constexpr (is_integral_v<T>) {                                                         \
+      return __atomic_fetch_##name(&object->value, operand, order);                           \
+    } else {                                                                                  \
+      return detail::atomic_update(object, order, [=](T old) { return T(__VA_ARGS__); });     \
+    }                                                                                         \
   }
 METALANE_ATOMIC_FETCH(add, old + operand)
 METALANE_ATOMIC_FETCH(sub, old - operand)
 #undef METALANE_ATOMIC_FETCH
-#define METALANE_ATOMIC_FETCH_BITS(name)                                                                 \
-  template <class T, class = enable_if_t<is_integral_v<T>>>                                              \
-  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand,            \
-                                   memory_order order) {                                                 \
-    return __atomic_fetch_##name(&object->value, operand, order);                                        \
+#define METALANE_ATOMIC_FETCH_BITS(name)                                                      \
+  template <class T, class = enable_if_t<is_integral_v<T>>>                                   \
+  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand, \
+                                   memory_order order) {                                      \
+    return __atomic_fetch_##name(&object->value, operand, order);                             \
   }
 METALANE_ATOMIC_FETCH_BITS(and)
 METALANE_ATOMIC_FETCH_BITS(or)
 METALANE_ATOMIC_FETCH_BITS(xor)
 #undef METALANE_ATOMIC_FETCH_BITS
-#define METALANE_ATOMIC_EXTREME(name, pick)                                                              \
-  template <class T>                                                                                     \
-  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand,            \
-                                   memory_order order) {                                                 \
-    return detail::atomic_update(object, order, [=](T old) { return detail::pick(old, operand); });      \
-  }                                                                                                      \
-  template <class T>                                                                                     \
-  void atomic_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand,               \
-                                memory_order order) {                                                    \
-    atomic_fetch_##name##_explicit(object, operand, order);                                              \
+#define METALANE_ATOMIC_EXTREME(name, pick)                                                         \
+  template <class T>                                                                                \
+  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand,       \
+                                   memory_order order) {                                            \
+    return detail::atomic_update(object, order, [=](T old) { return detail::pick(old, operand); }); \
+  }                                                                                                 \
+  template <class T>                                                                                \
+  void atomic_##name##_explicit(volatile atomic<T>* object, detail::identity_t<T> operand,          \
+                                memory_order order) {                                               \
+    atomic_fetch_##name##_explicit(object, operand, order);                                         \
   }
 METALANE_ATOMIC_EXTREME(min, smaller)
 METALANE_ATOMIC_EXTREME(max, larger)

@@ -1,4 +1,5 @@
-// metal_common and the parts of metal_integer and metal_math that all number types share: min, max, clamp, abs.
+// metal_common and the parts of metal_integer and metal_math that all number types share: min, max, clamp,
+// abs.
 #ifndef METALANE_STDLIB_COMMON_H
 #define METALANE_STDLIB_COMMON_H
 
@@ -35,21 +36,35 @@ constexpr T absolute(T a) {
 
 }  // namespace detail
 
-#define METALANE_COMMON_1(name, family, ...)                           \
-  template <class A, class V = detail::family<A>>                      \
-  constexpr V name(const A& a) {                                       \
-    return detail::map<V>([](auto x) { using T = decltype(x); return T(__VA_ARGS__); }, V(a)); \
+#define METALANE_COMMON_1(name, family, ...)      \
+  template <class A, class V = detail::family<A>> \
+  constexpr V name(const A& a) {                  \
+    return detail::map<V>(                        \
+        [](auto x) {                              \
+          using T = decltype(x);                  \
+          return T(__VA_ARGS__);                  \
+        },                                        \
+        V(a));                                    \
   }
-#define METALANE_COMMON_2(name, family, ...)                           \
-  template <class A, class B, class V = detail::family<A, B>>          \
-  constexpr V name(const A& a, const B& b) {                           \
-    return detail::map<V>([](auto x, auto y) { using T = decltype(x); return T(__VA_ARGS__); }, V(a), V(b)); \
+#define METALANE_COMMON_2(name, family, ...)                  \
+  template <class A, class B, class V = detail::family<A, B>> \
+  constexpr V name(const A& a, const B& b) {                  \
+    return detail::map<V>(                                    \
+        [](auto x, auto y) {                                  \
+          using T = decltype(x);                              \
+          return T(__VA_ARGS__);                              \
+        },                                                    \
+        V(a), V(b));                                          \
   }
-#define METALANE_COMMON_3(name, family, ...)                                 \
-  template <class A, class B, class C, class V = detail::family<A, B, C>>    \
-  constexpr V name(const A& a, const B& b, const C& c) {                     \
-    return detail::map<V>([](auto x, auto y, auto z) { using T = decltype(x); return T(__VA_ARGS__); }, \
-                          V(a), V(b), V(c));                                 \
+#define METALANE_COMMON_3(name, family, ...)                              \
+  template <class A, class B, class C, class V = detail::family<A, B, C>> \
+  constexpr V name(const A& a, const B& b, const C& c) {                  \
+    return detail::map<V>(                                                \
+        [](auto x, auto y, auto z) {                                      \
+          using T = decltype(x);                                          \
+          return T(__VA_ARGS__);                                          \
+        },                                                                \
+        V(a), V(b), V(c));                                                \
   }
 
 METALANE_COMMON_1(abs, common_t, detail::absolute(x))

@@ -7,8 +7,8 @@
 METALANE_STDLIB_BEGIN
 namespace detail {
 
-// The common type of arguments: the vector among them, else what C++ arithmetic gives, but without promotion of
-// equal types. No member `type` for anything that is no number, so that overloads for other types stand.
+// The common type of arguments: the vector among them, else what C++ arithmetic gives, but without promotion
+// of equal types. No member `type` for anything that is no number, so that overloads for other types stand.
 template <class A, class B, class = void>
 struct common_pair {};
 template <class A>
@@ -32,8 +32,7 @@ using common_t = typename common<A...>::type;
 
 // The common type for functions of real numbers, where integers count as float.
 template <class V>
-using as_real_t =
-    conditional_t<is_floating_point_v<element_t<V>>, V, with_element_t<V, float>>;
+using as_real_t = conditional_t<is_floating_point_v<element_t<V>>, V, with_element_t<V, float>>;
 template <class... A>
 using real_t = as_real_t<common_t<A...>>;
 // Only vectors of integers and integers; only real ones.

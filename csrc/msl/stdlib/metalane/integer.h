@@ -91,14 +91,17 @@ constexpr T low24(T x) {
 }  // namespace detail
 
 METALANE_COMMON_1(popcount, integer_t, __builtin_popcountll(detail::bits_of(x)))
-METALANE_COMMON_1(clz, integer_t, x == 0 ? detail::width<T> : __builtin_clzll(detail::bits_of(x)) - (64 - detail::width<T>))
+METALANE_COMMON_1(clz, integer_t,
+                  x == 0 ? detail::width<T> : __builtin_clzll(detail::bits_of(x)) - (64 - detail::width<T>))
 METALANE_COMMON_1(ctz, integer_t, x == 0 ? detail::width<T> : __builtin_ctzll(detail::bits_of(x)))
 METALANE_COMMON_1(reverse_bits, integer_t, detail::reverse_bits_of(x))
 METALANE_COMMON_2(mulhi, integer_t, detail::high_product(x, y))
 METALANE_COMMON_3(madhi, integer_t, detail::wrapped_sum(detail::high_product(x, y), z))
-METALANE_COMMON_2(mul24, integer_t, detail::wrapping_t<T>(detail::low24(x)) * detail::wrapping_t<T>(detail::low24(y)))
-METALANE_COMMON_3(mad24, integer_t, detail::wrapping_t<T>(detail::low24(x)) * detail::wrapping_t<T>(detail::low24(y)) +
-                                        detail::wrapping_t<T>(z))
+METALANE_COMMON_2(mul24, integer_t,
+                  detail::wrapping_t<T>(detail::low24(x)) * detail::wrapping_t<T>(detail::low24(y)))
+METALANE_COMMON_3(mad24, integer_t,
+                  detail::wrapping_t<T>(detail::low24(x)) * detail::wrapping_t<T>(detail::low24(y)) +
+                      detail::wrapping_t<T>(z))
 METALANE_COMMON_2(addsat, integer_t, detail::saturated<T>(detail::wider_t<T>(x) + detail::wider_t<T>(y)))
 METALANE_COMMON_2(subsat, integer_t, detail::subtract_saturated(x, y))
 METALANE_COMMON_3(madsat, integer_t,
@@ -124,7 +127,8 @@ constexpr V extract_bits(const A& a, uint offset, uint bits) {
 }
 template <class A, class B, class V = detail::integer_t<A, B>>
 constexpr V insert_bits(const A& base, const B& field, uint offset, uint bits) {
-  return detail::map<V>([=](auto x, auto y) { return detail::insert(x, y, offset, bits); }, V(base), V(field));
+  return detail::map<V>([=](auto x, auto y) { return detail::insert(x, y, offset, bits); }, V(base),
+                        V(field));
 }
 
 METALANE_STDLIB_END

@@ -6,8 +6,8 @@
 #ifndef METALANE_STDLIB_LANES_H
 #define METALANE_STDLIB_LANES_H
 
-#include "elementwise.h"
 #include "atomic.h"
+#include "elementwise.h"
 
 METALANE_STDLIB_BEGIN
 namespace detail {
@@ -18,24 +18,42 @@ inline uint current_lane() { return current_group()->current_thread % simd_width
 
 inline bool is_active(const metalane_lanes* lanes, int lane) { return (lanes->active >> lane) & 1u; }
 
+// f(lane) for each active lane, in order. All lanes active is the common case, and one that vectorises.
+template <class F>
+void for_active(const metalane_lanes* lanes, F f) {
+  if (lanes->active == ~0u) {
+    for (int lane = 0; lane < simd_width; ++lane) f(lane);
+    return;
+  }
+  for (uint rest = lanes->active; rest != 0; rest &= rest - 1) f(__builtin_ctz(rest));
+}
+
 // Operands of all lanes, `fill` where a lane is not active.
 template <class T>
 void gather(const metalane_lanes* lanes, T (&values)[simd_width], const T& fill) {
-  for (int i = 0; i < simd_width; ++i) values[i] = fill;
-  for (int i = 0; i < simd_width; ++i) {
-    if (is_active(lanes, i)) __builtin_memcpy(&values[i], lanes->in + i * sizeof(T), sizeof(T));
+  if (lanes->active == ~0u) {
+    __builtin_memcpy(values, lanes->in, sizeof(values));
+    return;
   }
+  for (int i = 0; i < simd_width; ++i) values[i] = fill;
+  for_active(lanes,
+             [&](int lane) { __builtin_memcpy(&values[lane], lanes->in + lane * sizeof(T), sizeof(T)); });
 }
 template <class T>
 void put(const metalane_lanes* lanes, int lane, const T& value) {
   __builtin_memcpy(lanes->out + lane * lanes->bytes, &value, sizeof(T));
 }
-// One rendezvous. Operand and result share their place, so both have the operand's size.
-template <class T>
-T rendezvous(site where, T operand, metalane_combine combine, const void* context = nullptr) {
+
+// One rendezvous. A result takes no more bytes than the operand, in whose place it comes.
+template <class R, class T>
+R rendezvous(site where, const T& operand, metalane_combine combine) {
   static_assert(sizeof(T) <= METALANE_MAX_LANE_BYTES, "the operand of a simdgroup function is too large");
-  runtime()->simd_collective(current_group(), where.index, sizeof(T), &operand, &operand, combine, context);
-  return operand;
+  static_assert(sizeof(R) <= sizeof(T), "the result of a simdgroup function takes its operand's place");
+  T place = operand;
+  runtime()->simd_collective(current_group(), where.index, sizeof(T), &place, &place, combine, nullptr);
+  R result;
+  __builtin_memcpy(&result, &place, sizeof(R));
+  return result;
 }
 
 // The groups of lanes that a function works within.
@@ -45,6 +63,10 @@ struct simd_lanes {
 struct quad_lanes {
   static constexpr int width = 4;
 };
+template <class Group>
+uint group_mask(int base) {
+  return (~0u >> (simd_width - Group::width)) << base;
+}
 
 // Reductions: `neutral(first)` stands for lanes that are not active, given the first operand that is.
 struct add_op {
@@ -116,41 +138,29 @@ struct max_op : repeatable_op {
   }
 };
 
-template <class T>
-T first_operand(const metalane_lanes* lanes, uint active) {
-  T first;
-  __builtin_memcpy(&first, lanes->in + __builtin_ctz(active) * sizeof(T), sizeof(T));
-  return first;
+template <int Stride, class Op, class T>
+void fold(T* values) {
+  for (int i = 0; i < Stride; ++i) values[i] = Op::apply(values[i], values[i + Stride]);
+  if constexpr (Stride > 1) fold<Stride / 2, Op>(values);
 }
 
-// Halves are folded upon each other: lane i with lane i + 16, then i + 8, 4, 2, 1 (a quad: 2, 1). The order is
-// fixed, whatever lanes are active, and every lane gets the same result.
+// Halves are folded upon each other: lane i with lane i + 16, then i + 8, 4, 2, 1 (a quad: 2, 1). The order
+// is fixed, whatever lanes are active, and every lane gets the same result.
 template <class Group, class Op, class T>
 void combine_reduce(const metalane_lanes* lanes, const void*) {
   T values[simd_width];
-  constexpr int width = Group::width;
-  if constexpr (width == simd_width) {
-    gather(lanes, values, Op::neutral(first_operand<T>(lanes, lanes->active)));
-  } else {
-    gather(lanes, values, T(0));
-    for (int base = 0; base < simd_width; base += width) {
-      const uint active = lanes->active & (((1u << width) - 1u) << base);
-      if (active == 0) continue;
-      const T neutral = Op::neutral(first_operand<T>(lanes, active));
-      for (int i = base; i < base + width; ++i) {
+  gather(lanes, values, T(0));
+  for (int base = 0; base < simd_width; base += Group::width) {
+    const uint active = lanes->active & group_mask<Group>(base);
+    if (active != group_mask<Group>(base)) {
+      const T neutral = Op::neutral(active != 0 ? values[__builtin_ctz(active)] : T(0));
+      for (int i = base; i < base + Group::width; ++i) {
         if (!is_active(lanes, i)) values[i] = neutral;
       }
     }
+    fold<Group::width / 2, Op>(values + base);
   }
-  for (int base = 0; base < simd_width; base += width) {
-    T* const group = values + base;
-    for (int stride = width / 2; stride > 0; stride /= 2) {
-      for (int i = 0; i < stride; ++i) group[i] = Op::apply(group[i], group[i + stride]);
-    }
-  }
-  for (int i = 0; i < simd_width; ++i) {
-    if (is_active(lanes, i)) put(lanes, i, values[i / width * width]);
-  }
+  for_active(lanes, [&](int lane) { put(lanes, lane, values[lane / Group::width * Group::width]); });
 }
 
 // Sums and products of the active lanes before one's own (and with it, when inclusive), in lane order.
@@ -158,17 +168,16 @@ template <class Group, class Op, bool Inclusive, class T>
 void combine_prefix(const metalane_lanes* lanes, const void*) {
   T values[simd_width];
   gather(lanes, values, T(0));
-  for (int base = 0; base < simd_width; base += Group::width) {
-    bool first = true;
-    T sum = T(0);
-    for (int i = base; i < base + Group::width; ++i) {
-      if (!is_active(lanes, i)) continue;
-      const T before = first ? (is_same_v<Op, add_op> ? T(0) : T(1)) : sum;
-      sum = first ? values[i] : Op::apply(sum, values[i]);
-      first = false;
-      put(lanes, i, Inclusive ? sum : before);
-    }
-  }
+  uint group = 0;  // the mask of the group that `sum` belongs to
+  T sum = T(0);
+  for_active(lanes, [&](int lane) {
+    const uint own_group = group_mask<Group>(lane / Group::width * Group::width);
+    const bool first = group != own_group;
+    const T before = first ? T(is_same_v<Op, add_op> ? 0 : 1) : sum;
+    sum = first ? values[lane] : Op::apply(sum, values[lane]);
+    group = own_group;
+    put(lanes, lane, Inclusive ? sum : before);
+  });
 }
 
 // The operand of the lowest active lane of each group.
@@ -176,14 +185,10 @@ template <class Group, class T>
 void combine_first(const metalane_lanes* lanes, const void*) {
   T values[simd_width];
   gather(lanes, values, T(0));
-  for (int base = 0; base < simd_width; base += Group::width) {
-    int first = -1;
-    for (int i = base; i < base + Group::width; ++i) {
-      if (!is_active(lanes, i)) continue;
-      if (first < 0) first = i;
-      put(lanes, i, values[first]);
-    }
-  }
+  for_active(lanes, [&](int lane) {
+    const uint active = lanes->active & group_mask<Group>(lane / Group::width * Group::width);
+    put(lanes, lane, values[__builtin_ctz(active)]);
+  });
 }
 
 // A value and the lane whose value is wanted.
@@ -197,16 +202,15 @@ template <class T>
 void combine_shuffle(const metalane_lanes* lanes, const void*) {
   shuffle_operand<T> operands[simd_width];
   gather(lanes, operands, shuffle_operand<T>{T(0), 0});
-  for (int i = 0; i < simd_width; ++i) {
-    if (!is_active(lanes, i)) continue;
-    const int from = operands[i].lane;
+  for_active(lanes, [&](int lane) {
+    const int from = operands[lane].lane;
     const bool there = from >= 0 && from < simd_width && is_active(lanes, from);
-    put(lanes, i, operands[there ? from : i].value);
-  }
+    put(lanes, lane, operands[there ? from : lane].value);
+  });
 }
 template <class T>
 T shuffle(site where, const T& value, int lane) {
-  return rendezvous(where, shuffle_operand<T>{value, lane}, combine_shuffle<T>).value;
+  return rendezvous<T>(where, shuffle_operand<T>{value, lane}, combine_shuffle<T>);
 }
 
 template <class T>
@@ -221,12 +225,12 @@ template <class T>
 void combine_fill(const metalane_lanes* lanes, const void*) {
   fill_operand<T> operands[simd_width];
   gather(lanes, operands, fill_operand<T>{T(0), T(0), 0, 0});
-  for (int i = 0; i < simd_width; ++i) {
-    if (!is_active(lanes, i)) continue;
-    const int from = operands[i].lane >= 0 ? operands[i].lane : operands[i].filling_lane;
+  for_active(lanes, [&](int lane) {
+    const fill_operand<T>& own = operands[lane];
+    const int from = own.lane >= 0 ? own.lane : own.filling_lane;
     const bool there = from >= 0 && from < simd_width && is_active(lanes, from);
-    put(lanes, i, !there ? operands[i].value : operands[i].lane >= 0 ? operands[from].value : operands[from].filling);
-  }
+    put(lanes, lane, !there ? own.value : own.lane >= 0 ? operands[from].value : operands[from].filling);
+  });
 }
 
 template <class Group>
@@ -253,14 +257,14 @@ T shuffle_and_fill_up(site where, const T& value, const T& filling, uint delta, 
   const uint block = valid_block<Group>(modulo);
   const int lane = lane_below(delta, block);
   const int filling_lane = delta > block ? -1 : int(current_lane() + block - delta);
-  return rendezvous(where, fill_operand<T>{value, filling, lane, filling_lane}, combine_fill<T>).value;
+  return rendezvous<T>(where, fill_operand<T>{value, filling, lane, filling_lane}, combine_fill<T>);
 }
 template <class Group, class T>
 T shuffle_and_fill_down(site where, const T& value, const T& filling, uint delta, uint modulo) {
   const uint block = valid_block<Group>(modulo);
   const int lane = lane_above(delta, block);
   const int filling_lane = delta > block ? -1 : int(current_lane() + delta - block);
-  return rendezvous(where, fill_operand<T>{value, filling, lane, filling_lane}, combine_fill<T>).value;
+  return rendezvous<T>(where, fill_operand<T>{value, filling, lane, filling_lane}, combine_fill<T>);
 }
 
 // Bit i: lane i of the group is active and its operand holds. Operand and result have 32 bits.
@@ -269,17 +273,15 @@ void combine_ballot(const metalane_lanes* lanes, const void*) {
   uint operands[simd_width];
   gather(lanes, operands, 0u);
   uint votes = 0;
-  for (int i = 0; i < simd_width; ++i) votes |= uint(operands[i] != 0) << i;
-  for (int i = 0; i < simd_width; ++i) {
-    if (!is_active(lanes, i)) continue;
-    const int base = i / Group::width * Group::width;
-    const uint mask = Group::width == 32 ? ~0u : (1u << Group::width) - 1u;
-    put(lanes, i, (votes >> base) & mask);
-  }
+  for (int i = 0; i < simd_width; ++i) votes |= operands[i] << i;
+  for_active(lanes, [&](int lane) {
+    const int base = lane / Group::width * Group::width;
+    put(lanes, lane, (votes & group_mask<Group>(base)) >> base);
+  });
 }
 template <class Group>
 uint ballot(site where, bool condition) {
-  return rendezvous(where, uint(condition), combine_ballot<Group>);
+  return rendezvous<uint>(where, uint(condition), combine_ballot<Group>);
 }
 
 // Nothing passes between lanes: waiting is all.

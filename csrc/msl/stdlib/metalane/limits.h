@@ -45,7 +45,8 @@ struct integer_limits {
   static constexpr T denorm_min() { return T(0); }
 };
 
-// A binary format of `Precision` bits (the hidden one included) and exponents Min to Max, as <float.h> counts.
+// A binary format of `Precision` bits (the hidden one included) and exponents Min to Max, as <float.h>
+// counts.
 template <class T, class Bits, int Precision, int Min, int Max>
 struct real_limits {
   static constexpr bool is_specialized = true;

@@ -18,9 +18,7 @@ inline float cos_pi(float x) {
   if (r < 0.25f) return __builtin_cosf(3.14159265358979f * r);
   return __builtin_sinf(3.14159265358979f * (0.5f - r));
 }
-inline float tan_pi(float x) {
-  return sin_pi(x) / cos_pi(x);
-}
+inline float tan_pi(float x) { return sin_pi(x) / cos_pi(x); }
 
 // The neighbour of a in the direction of b, on a's own grid.
 template <class T>
@@ -63,15 +61,15 @@ inline float power_of_nonnegative(float x, float y) {
 
 }  // namespace detail
 
-#define METALANE_REAL_1(name, ...)                                                        \
-  template <class A, class V = detail::real_t<A>>                                         \
-  inline V name(const A& a) {                                                             \
-    return detail::map<V>(                                                                \
-        [](auto component) {                                                              \
-          const float x = float(component);                                               \
-          return decltype(component)(__VA_ARGS__);                                        \
-        },                                                                                \
-        V(a));                                                                            \
+#define METALANE_REAL_1(name, ...)                 \
+  template <class A, class V = detail::real_t<A>>  \
+  inline V name(const A& a) {                      \
+    return detail::map<V>(                         \
+        [](auto component) {                       \
+          const float x = float(component);        \
+          return decltype(component)(__VA_ARGS__); \
+        },                                         \
+        V(a));                                     \
   }
 METALANE_REAL_1(acos, __builtin_acosf(x))
 METALANE_REAL_1(acosh, __builtin_acoshf(x))
@@ -103,15 +101,15 @@ METALANE_REAL_1(tanpi, detail::tan_pi(x))
 METALANE_REAL_1(trunc, __builtin_truncf(x))
 #undef METALANE_REAL_1
 
-#define METALANE_REAL_2(name, ...)                                                        \
-  template <class A, class B, class V = detail::real_t<A, B>>                             \
-  inline V name(const A& a, const B& b) {                                                 \
-    return detail::map<V>(                                                                \
-        [](auto first, auto second) {                                                     \
-          const float x = float(first), y = float(second);                                \
-          return decltype(first)(__VA_ARGS__);                                            \
-        },                                                                                \
-        V(a), V(b));                                                                      \
+#define METALANE_REAL_2(name, ...)                            \
+  template <class A, class B, class V = detail::real_t<A, B>> \
+  inline V name(const A& a, const B& b) {                     \
+    return detail::map<V>(                                    \
+        [](auto first, auto second) {                         \
+          const float x = float(first), y = float(second);    \
+          return decltype(first)(__VA_ARGS__);                \
+        },                                                    \
+        V(a), V(b));                                          \
   }
 METALANE_REAL_2(atan2, __builtin_atan2f(x, y))
 METALANE_REAL_2(copysign, __builtin_copysignf(x, y))
@@ -161,7 +159,8 @@ inline V frexp(const A& a, detail::with_element_t<V, int>& exponent) {
 }
 template <class A, class V = detail::real_t<A>>
 inline V ldexp(const A& a, const detail::with_element_t<V, int>& exponent) {
-  return detail::map<V>([](auto x, int e) { return decltype(x)(__builtin_ldexpf(float(x), e)); }, V(a), exponent);
+  return detail::map<V>([](auto x, int e) { return decltype(x)(__builtin_ldexpf(float(x), e)); }, V(a),
+                        exponent);
 }
 // FP_ILOGB0 for zeros, FP_ILOGBNAN for NaN, INT_MAX for infinities.
 template <class A, class V = detail::real_t<A>>
@@ -169,67 +168,67 @@ inline detail::with_element_t<V, int> ilogb(const A& a) {
   return detail::map<detail::with_element_t<V, int>>([](auto x) { return __builtin_ilogbf(float(x)); }, V(a));
 }
 
-#define METALANE_MATH_NAMES                                                                                 \
-  using METALANE_ISA_NS::acos;      \
-  using METALANE_ISA_NS::acosh;     \
-  using METALANE_ISA_NS::asin;      \
-  using METALANE_ISA_NS::asinh;     \
-  using METALANE_ISA_NS::atan;      \
-  using METALANE_ISA_NS::atan2;     \
-  using METALANE_ISA_NS::atanh;     \
-  using METALANE_ISA_NS::ceil;      \
-  using METALANE_ISA_NS::copysign;  \
-  using METALANE_ISA_NS::cos;       \
-  using METALANE_ISA_NS::cosh;      \
-  using METALANE_ISA_NS::cospi;     \
-  using METALANE_ISA_NS::divide;    \
-  using METALANE_ISA_NS::exp;       \
-  using METALANE_ISA_NS::exp10;     \
-  using METALANE_ISA_NS::exp2;      \
-  using METALANE_ISA_NS::abs;       \
-  using METALANE_ISA_NS::fabs;      \
-  using METALANE_ISA_NS::fdim;      \
-  using METALANE_ISA_NS::floor;     \
-  using METALANE_ISA_NS::fma;       \
-  using METALANE_ISA_NS::clamp;     \
-  using METALANE_ISA_NS::max;       \
-  using METALANE_ISA_NS::max3;      \
-  using METALANE_ISA_NS::median3;   \
-  using METALANE_ISA_NS::min;       \
-  using METALANE_ISA_NS::min3;      \
-  using METALANE_ISA_NS::mix;       \
-  using METALANE_ISA_NS::fmax;      \
-  using METALANE_ISA_NS::fmax3;     \
-  using METALANE_ISA_NS::fmedian3;  \
-  using METALANE_ISA_NS::fmin;      \
-  using METALANE_ISA_NS::fmin3;     \
-  using METALANE_ISA_NS::fmod;      \
-  using METALANE_ISA_NS::fract;     \
-  using METALANE_ISA_NS::frexp;     \
-  using METALANE_ISA_NS::ilogb;     \
-  using METALANE_ISA_NS::ldexp;     \
-  using METALANE_ISA_NS::log;       \
-  using METALANE_ISA_NS::log10;     \
-  using METALANE_ISA_NS::log2;      \
-  using METALANE_ISA_NS::modf;      \
-  using METALANE_ISA_NS::nextafter; \
-  using METALANE_ISA_NS::pow;       \
-  using METALANE_ISA_NS::powr;      \
-  using METALANE_ISA_NS::rint;      \
-  using METALANE_ISA_NS::round;     \
-  using METALANE_ISA_NS::rsqrt;     \
-  using METALANE_ISA_NS::saturate;  \
-  using METALANE_ISA_NS::sign;      \
-  using METALANE_ISA_NS::sin;       \
-  using METALANE_ISA_NS::sincos;    \
-  using METALANE_ISA_NS::sinh;      \
-  using METALANE_ISA_NS::sinpi;     \
+#define METALANE_MATH_NAMES          \
+  using METALANE_ISA_NS::acos;       \
+  using METALANE_ISA_NS::acosh;      \
+  using METALANE_ISA_NS::asin;       \
+  using METALANE_ISA_NS::asinh;      \
+  using METALANE_ISA_NS::atan;       \
+  using METALANE_ISA_NS::atan2;      \
+  using METALANE_ISA_NS::atanh;      \
+  using METALANE_ISA_NS::ceil;       \
+  using METALANE_ISA_NS::copysign;   \
+  using METALANE_ISA_NS::cos;        \
+  using METALANE_ISA_NS::cosh;       \
+  using METALANE_ISA_NS::cospi;      \
+  using METALANE_ISA_NS::divide;     \
+  using METALANE_ISA_NS::exp;        \
+  using METALANE_ISA_NS::exp10;      \
+  using METALANE_ISA_NS::exp2;       \
+  using METALANE_ISA_NS::abs;        \
+  using METALANE_ISA_NS::fabs;       \
+  using METALANE_ISA_NS::fdim;       \
+  using METALANE_ISA_NS::floor;      \
+  using METALANE_ISA_NS::fma;        \
+  using METALANE_ISA_NS::clamp;      \
+  using METALANE_ISA_NS::max;        \
+  using METALANE_ISA_NS::max3;       \
+  using METALANE_ISA_NS::median3;    \
+  using METALANE_ISA_NS::min;        \
+  using METALANE_ISA_NS::min3;       \
+  using METALANE_ISA_NS::mix;        \
+  using METALANE_ISA_NS::fmax;       \
+  using METALANE_ISA_NS::fmax3;      \
+  using METALANE_ISA_NS::fmedian3;   \
+  using METALANE_ISA_NS::fmin;       \
+  using METALANE_ISA_NS::fmin3;      \
+  using METALANE_ISA_NS::fmod;       \
+  using METALANE_ISA_NS::fract;      \
+  using METALANE_ISA_NS::frexp;      \
+  using METALANE_ISA_NS::ilogb;      \
+  using METALANE_ISA_NS::ldexp;      \
+  using METALANE_ISA_NS::log;        \
+  using METALANE_ISA_NS::log10;      \
+  using METALANE_ISA_NS::log2;       \
+  using METALANE_ISA_NS::modf;       \
+  using METALANE_ISA_NS::nextafter;  \
+  using METALANE_ISA_NS::pow;        \
+  using METALANE_ISA_NS::powr;       \
+  using METALANE_ISA_NS::rint;       \
+  using METALANE_ISA_NS::round;      \
+  using METALANE_ISA_NS::rsqrt;      \
+  using METALANE_ISA_NS::saturate;   \
+  using METALANE_ISA_NS::sign;       \
+  using METALANE_ISA_NS::sin;        \
+  using METALANE_ISA_NS::sincos;     \
+  using METALANE_ISA_NS::sinh;       \
+  using METALANE_ISA_NS::sinpi;      \
   using METALANE_ISA_NS::smoothstep; \
-  using METALANE_ISA_NS::sqrt;      \
-  using METALANE_ISA_NS::step;      \
-  using METALANE_ISA_NS::tan;       \
-  using METALANE_ISA_NS::tanh;      \
-  using METALANE_ISA_NS::tanpi;     \
+  using METALANE_ISA_NS::sqrt;       \
+  using METALANE_ISA_NS::step;       \
+  using METALANE_ISA_NS::tan;        \
+  using METALANE_ISA_NS::tanh;       \
+  using METALANE_ISA_NS::tanpi;      \
   using METALANE_ISA_NS::trunc;
 // Metal's precise:: and fast:: variants. All are as precise as the default ones here.
 namespace precise {

@@ -120,7 +120,8 @@ constexpr Sum minor_determinant(const matrix<T, N, N>& m, int column, unsigned r
   bool negative = false;
   for (int r = 0; r < N; ++r) {
     if (((rows >> r) & 1u) == 0) continue;
-    const Sum term = Sum(m.columns[column].data[r]) * minor_determinant<Sum>(m, column + 1, rows & ~(1u << r));
+    const Sum term =
+        Sum(m.columns[column].data[r]) * minor_determinant<Sum>(m, column + 1, rows & ~(1u << r));
     sum = negative ? sum - term : sum + term;
     negative = !negative;
   }
@@ -136,10 +137,10 @@ constexpr T determinant(const matrix<T, N, N>& m) {
 
 METALANE_STDLIB_END
 
-#define METALANE_MATRIX_NAME(T, C, R)      \
-  METALANE_STDLIB_BEGIN                    \
-  using T##C##x##R = matrix<T, C, R>;      \
-  METALANE_STDLIB_END                      \
+#define METALANE_MATRIX_NAME(T, C, R) \
+  METALANE_STDLIB_BEGIN               \
+  using T##C##x##R = matrix<T, C, R>; \
+  METALANE_STDLIB_END                 \
   using metal::T##C##x##R;
 #define METALANE_MATRIX_NAMES(T) \
   METALANE_MATRIX_NAME(T, 2, 2)  \

@@ -7,10 +7,10 @@
 
 METALANE_STDLIB_BEGIN
 
-#define METALANE_TEST_1(name, ...)                                                              \
-  template <class A, class V = detail::real_t<A>>                                               \
-  constexpr detail::bools_t<V> name(const A& a) {                                               \
-    return detail::map<detail::bools_t<V>>([](auto x) -> bool { return __VA_ARGS__; }, V(a));   \
+#define METALANE_TEST_1(name, ...)                                                            \
+  template <class A, class V = detail::real_t<A>>                                             \
+  constexpr detail::bools_t<V> name(const A& a) {                                             \
+    return detail::map<detail::bools_t<V>>([](auto x) -> bool { return __VA_ARGS__; }, V(a)); \
   }
 METALANE_TEST_1(isnan, x != x)
 METALANE_TEST_1(isinf, __builtin_fabsf(float(x)) == __builtin_inff())
@@ -20,9 +20,9 @@ METALANE_TEST_1(isnormal, __builtin_fabsf(float(x)) < __builtin_inff() &&
 METALANE_TEST_1(signbit, (__builtin_bit_cast(uint32_t, float(x)) >> 31) != 0)
 #undef METALANE_TEST_1
 
-#define METALANE_TEST_2(name, ...)                                                       \
-  template <class A, class B, class V = detail::real_t<A, B>>                            \
-  constexpr detail::bools_t<V> name(const A& a, const B& b) {                            \
+#define METALANE_TEST_2(name, ...)                                                                          \
+  template <class A, class B, class V = detail::real_t<A, B>>                                               \
+  constexpr detail::bools_t<V> name(const A& a, const B& b) {                                               \
     return detail::map<detail::bools_t<V>>([](auto x, auto y) -> bool { return __VA_ARGS__; }, V(a), V(b)); \
   }
 METALANE_TEST_2(isordered, x == x && y == y)
@@ -33,7 +33,7 @@ METALANE_TEST_2(isgreater, x > y)
 METALANE_TEST_2(isgreaterequal, x >= y)
 METALANE_TEST_2(isless, x < y)
 METALANE_TEST_2(islessequal, x <= y)
-METALANE_TEST_2(islessgreater, x < y || x > y)
+METALANE_TEST_2(islessgreater, x<y || x> y)
 #undef METALANE_TEST_2
 
 constexpr bool all(bool x) { return x; }

@@ -14,10 +14,9 @@
 #define METALANE_ISA_NS isa_module
 #endif
 
-#define METALANE_STDLIB_BEGIN              \
-  _Pragma("GCC visibility push(hidden)") \
-  namespace metal {                        \
-  inline namespace METALANE_ISA_NS {
+#define METALANE_STDLIB_BEGIN                              \
+  _Pragma("GCC visibility push(hidden)") namespace metal { \
+    inline namespace METALANE_ISA_NS {
 #define METALANE_STDLIB_END \
   }                         \
   }                         \
@@ -26,8 +25,8 @@
 METALANE_STDLIB_BEGIN
 namespace detail {
 
-// Where a rendezvous stands in the user's text: an index into the module's `sites`. The adapter gives it as the
-// first argument of every barrier, simd_*, quad_* and simdgroup_* call.
+// Where a rendezvous stands in the user's text: an index into the module's `sites`. The adapter gives it as
+// the first argument of every barrier, simd_*, quad_* and simdgroup_* call.
 struct site {
   uint32_t index;
 };
@@ -35,8 +34,8 @@ struct site {
 inline __thread metalane_group* current_group_storage = nullptr;
 inline const metalane_runtime* runtime_storage = nullptr;
 
-// The group that runs on this OS thread. Set by the module's `entry` before its first kernel call. All fibers of
-// a group run on one OS thread, so that the address may be kept over a rendezvous.
+// The group that runs on this OS thread. Set by the module's `entry` before its first kernel call. All fibers
+// of a group run on one OS thread, so that the address may be kept over a rendezvous.
 inline metalane_group*& current_group() { return current_group_storage; }
 // The executor's table. Set by the module's `attach`.
 inline const metalane_runtime*& runtime() { return runtime_storage; }
@@ -64,7 +63,8 @@ uint32_t reserve_threadgroup_bytes(uint32_t bytes, uint32_t alignment) {
   return offset;
 }
 
-// The place of one variable, given when the module is loaded: only variables of code that is instantiated count.
+// The place of one variable, given when the module is loaded: only variables of code that is instantiated
+// count.
 template <class Kernel, class T, int Id>
 struct threadgroup_slot {
   static inline const uint32_t offset =
@@ -74,8 +74,7 @@ struct threadgroup_slot {
 // `threadgroup T name;` number Id of the kernel: one object shared by all threads of the group.
 template <class Kernel, class T, int Id>
 T& threadgroup_variable() {
-  return *reinterpret_cast<T*>(current_group()->threadgroup_memory +
-                               threadgroup_slot<Kernel, T, Id>::offset);
+  return *reinterpret_cast<T*>(current_group()->threadgroup_memory + threadgroup_slot<Kernel, T, Id>::offset);
 }
 
 }  // namespace detail

@@ -8,8 +8,8 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
-// An operation on two halves is done in float and rounded once: that is the half result exactly, since float has
-// more than twice half's precision.
+// An operation on two halves is done in float and rounded once: that is the half result exactly, since float
+// has more than twice half's precision.
 typedef _Float16 half;
 
 static_assert(sizeof(ulong) == 8, "MSL's long has 64 bits");
@@ -30,8 +30,8 @@ constexpr uint16_t round_to_bfloat(float value) {
   if ((word & 0x7fffffffu) > 0x7f800000u) return uint16_t((word >> 16) | 0x40u);
   return uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
 }
-// A float that rounds to the same bfloat as `value`. Integers past 24 bits do not fit a float; the float below
-// them with its last bit set keeps them on their side of any tie.
+// A float that rounds to the same bfloat as `value`. Integers past 24 bits do not fit a float; the float
+// below them with its last bit set keeps them on their side of any tie.
 template <class T>
 constexpr float float_near(T value) {
   if constexpr (is_integral_v<T> && sizeof(T) >= 4) {
@@ -51,8 +51,8 @@ constexpr float float_near(T value) {
 
 }  // namespace detail
 
-// The upper half of a float. Converts to float exactly, from float to nearest even; NaN stays NaN. Two bfloats, or
-// a bfloat and an integer, give a bfloat; a bfloat and a float give a float.
+// The upper half of a float. Converts to float exactly, from float to nearest even; NaN stays NaN. Two
+// bfloats, or a bfloat and an integer, give a bfloat; a bfloat and a float give a float.
 struct bfloat {
   uint16_t bits;
 
@@ -107,15 +107,15 @@ template <class T>
 constexpr bool joins_bfloat = is_arithmetic_v<T> && !is_same_v<T, bfloat>;
 }  // namespace detail
 
-#define METALANE_BFLOAT_ARITHMETIC(op)                                                         \
-  constexpr bfloat operator op(bfloat a, bfloat b) { return bfloat(float(a) op float(b)); }   \
-  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                             \
-  constexpr detail::bfloat_result_t<T> operator op(bfloat a, T b) {                            \
-    return float(a) op float(detail::bfloat_result_t<T>(b));                                   \
-  }                                                                                            \
-  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                             \
-  constexpr detail::bfloat_result_t<T> operator op(T a, bfloat b) {                            \
-    return float(detail::bfloat_result_t<T>(a)) op float(b);                                   \
+#define METALANE_BFLOAT_ARITHMETIC(op)                                                      \
+  constexpr bfloat operator op(bfloat a, bfloat b) { return bfloat(float(a) op float(b)); } \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                          \
+  constexpr detail::bfloat_result_t<T> operator op(bfloat a, T b) {                         \
+    return float(a) op float(detail::bfloat_result_t<T>(b));                                \
+  }                                                                                         \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                          \
+  constexpr detail::bfloat_result_t<T> operator op(T a, bfloat b) {                         \
+    return float(detail::bfloat_result_t<T>(a)) op float(b);                                \
   }
 METALANE_BFLOAT_ARITHMETIC(+)
 METALANE_BFLOAT_ARITHMETIC(-)
@@ -123,15 +123,15 @@ METALANE_BFLOAT_ARITHMETIC(*)
 METALANE_BFLOAT_ARITHMETIC(/)
 #undef METALANE_BFLOAT_ARITHMETIC
 
-#define METALANE_BFLOAT_COMPARE(op)                                                                    \
-  constexpr bool operator op(bfloat a, bfloat b) { return float(a) op float(b); }                      \
-  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                                     \
-  constexpr bool operator op(bfloat a, T b) {                                                          \
-    return float(a) op float(detail::bfloat_result_t<T>(b));                                           \
-  }                                                                                                    \
-  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                                     \
-  constexpr bool operator op(T a, bfloat b) {                                                          \
-    return float(detail::bfloat_result_t<T>(a)) op float(b);                                           \
+#define METALANE_BFLOAT_COMPARE(op)                                               \
+  constexpr bool operator op(bfloat a, bfloat b) { return float(a) op float(b); } \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                \
+  constexpr bool operator op(bfloat a, T b) {                                     \
+    return float(a) op float(detail::bfloat_result_t<T>(b));                      \
+  }                                                                               \
+  template <class T, class = enable_if_t<detail::joins_bfloat<T>>>                \
+  constexpr bool operator op(T a, bfloat b) {                                     \
+    return float(detail::bfloat_result_t<T>(a)) op float(b);                      \
   }
 METALANE_BFLOAT_COMPARE(==)
 METALANE_BFLOAT_COMPARE(!=)

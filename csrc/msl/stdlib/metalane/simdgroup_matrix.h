@@ -1,8 +1,8 @@
 // metal_simdgroup_matrix: 8x8 matrices spread over the lanes of a simdgroup, two elements a lane.
 //
-// Lane l holds row (l / 16) * 4 + (l / 2) % 4, columns c and c + 1 with c = (l / 8 % 2) * 4 + (l % 2) * 2: the
-// layout that Apple's GPUs have and that kernels rely on through thread_elements(). Load and store touch only
-// their lane's elements and wait for nobody; products are collectives.
+// Lane l holds row (l / 16) * 4 + (l / 2) % 4, columns c and c + 1 with c = (l / 8 % 2) * 4 + (l % 2) * 2:
+// the layout that Apple's GPUs have and that kernels rely on through thread_elements(). Load and store touch
+// only their lane's elements and wait for nobody; products are collectives.
 #ifndef METALANE_STDLIB_SIMDGROUP_MATRIX_H
 #define METALANE_STDLIB_SIMDGROUP_MATRIX_H
 
@@ -92,26 +92,20 @@ void simdgroup_store(detail::site, const M& matrix, U* destination, const Rest&.
 
 namespace detail {
 
-template <class D, class A, class B, class C>
+template <class A, class B, class C>
 struct matrix_operand {
   vec<A, 2> a;
   vec<B, 2> b;
   vec<C, 2> c;
-  vec<D, 2> d;
 };
 
 // d = a * b + c. Sums are kept in float, start from c and run over k in order, each product and sum rounded;
 // elements of lanes that are not active count as zero.
 template <class D, class A, class B, class C>
 void combine_matrix_product(const metalane_lanes* lanes, const void*) {
-  using Operand = matrix_operand<D, A, B, C>;
+  using Operand = matrix_operand<A, B, C>;
   Operand operands[simd_width];
-  Operand zero;
-  zero.a = vec<A, 2>(0);
-  zero.b = vec<B, 2>(0);
-  zero.c = vec<C, 2>(0);
-  zero.d = vec<D, 2>(0);
-  gather(lanes, operands, zero);
+  gather(lanes, operands, Operand{vec<A, 2>(0), vec<B, 2>(0), vec<C, 2>(0)});
   float a[8][8], b[8][8], d[8][8];
   for (int lane = 0; lane < simd_width; ++lane) {
     const int row = matrix_row(lane), column = matrix_column(lane);
@@ -126,12 +120,10 @@ void combine_matrix_product(const metalane_lanes* lanes, const void*) {
       for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
     }
   }
-  for (int lane = 0; lane < simd_width; ++lane) {
-    if (!is_active(lanes, lane)) continue;
+  for_active(lanes, [&](int lane) {
     const int row = matrix_row(lane), column = matrix_column(lane);
-    operands[lane].d = vec<D, 2>(D(d[row][column]), D(d[row][column + 1]));
-    put(lanes, lane, operands[lane]);
-  }
+    put(lanes, lane, vec<D, 2>(D(d[row][column]), D(d[row][column + 1])));
+  });
 }
 
 }  // namespace detail
@@ -140,14 +132,10 @@ template <class D, class A, class B, class C>
 void simdgroup_multiply_accumulate(detail::site where, simdgroup_matrix<D, 8, 8>& d,
                                    const simdgroup_matrix<A, 8, 8>& a, const simdgroup_matrix<B, 8, 8>& b,
                                    const simdgroup_matrix<C, 8, 8>& c) {
-  using Operand = detail::matrix_operand<D, A, B, C>;
-  Operand operand;
-  operand.a = a.thread_elements();
-  operand.b = b.thread_elements();
-  operand.c = c.thread_elements();
-  operand.d = vec<D, 2>(0);
+  const detail::matrix_operand<A, B, C> operand = {a.thread_elements(), b.thread_elements(),
+                                                   c.thread_elements()};
   d.thread_elements() =
-      detail::rendezvous(where, operand, detail::combine_matrix_product<D, A, B, C>).d;
+      detail::rendezvous<vec<D, 2>>(where, operand, detail::combine_matrix_product<D, A, B, C>);
 }
 template <class D, class A, class B>
 void simdgroup_multiply(detail::site where, simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,

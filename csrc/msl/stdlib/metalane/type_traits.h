@@ -131,10 +131,10 @@ template <class T>
 using decay_t = typename decay<T>::type;
 
 // A trait as MSL has it: the struct, its `value`, and the _v variable.
-#define METALANE_TRAIT(name, ...)                   \
-  template <class T>                                \
+#define METALANE_TRAIT(name, ...)                    \
+  template <class T>                                 \
   struct name : bool_constant<bool(__VA_ARGS__)> {}; \
-  template <class T>                                \
+  template <class T>                                 \
   constexpr bool name##_v = bool(__VA_ARGS__)
 
 template <class A, class B>

@@ -125,12 +125,12 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
     return data[index];
   }
 
-#define METALANE_VEC_OPERATOR(op, ...)                        \
-  friend constexpr vec operator op(vec a, vec b) {            \
-    for (int i = 0; i < N; ++i) a.data[i] = T(__VA_ARGS__);   \
-    return a;                                                 \
-  }                                                           \
-  constexpr vec& operator op##=(vec b) { return *this = *this op b; }
+#define METALANE_VEC_OPERATOR(op, ...)                      \
+  friend constexpr vec operator op(vec a, vec b) {          \
+    for (int i = 0; i < N; ++i) a.data[i] = T(__VA_ARGS__); \
+    return a;                                               \
+  }                                                         \
+  constexpr vec& operator op## = (vec b) { return *this = *this op b; }
   METALANE_VEC_OPERATOR(+, wrap(a.data[i]) + wrap(b.data[i]))
   METALANE_VEC_OPERATOR(-, wrap(a.data[i]) - wrap(b.data[i]))
   METALANE_VEC_OPERATOR(*, wrap(a.data[i]) * wrap(b.data[i]))
@@ -144,11 +144,11 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
   METALANE_VEC_OPERATOR(>>, a.data[i] >> (b.data[i] & T(8 * sizeof(T) - 1)))
 #undef METALANE_VEC_OPERATOR
 
-#define METALANE_VEC_COMPARE(op)                                                  \
-  friend constexpr vec<bool, N> operator op(vec a, vec b) {                       \
-    vec<bool, N> result{};                                                        \
-    for (int i = 0; i < N; ++i) result.data[i] = bool(a.data[i] op b.data[i]);    \
-    return result;                                                                \
+#define METALANE_VEC_COMPARE(op)                                               \
+  friend constexpr vec<bool, N> operator op(vec a, vec b) {                    \
+    vec<bool, N> result{};                                                     \
+    for (int i = 0; i < N; ++i) result.data[i] = bool(a.data[i] op b.data[i]); \
+    return result;                                                             \
   }
   METALANE_VEC_COMPARE(==)
   METALANE_VEC_COMPARE(!=)
@@ -160,6 +160,8 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
   METALANE_VEC_COMPARE(||)
 #undef METALANE_VEC_COMPARE
 
+  // A plain vector, whatever kind of vector or swizzle it is asked of.
+  constexpr vec value() const { return *this; }
   constexpr vec operator+() const { return *this; }
   constexpr vec operator-() const {
     vec result{};
@@ -203,8 +205,9 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
 
 namespace detail {
 
-// What v.xy() gives on a vector that can be written: the value, and where it came from. Assignment to the call's
-// result writes through; a variable or argument that holds one is a plain vector.
+// What v.xy() gives on a vector that can be written: the value, and where it came from. Assignment to the
+// call's result writes through; a variable or argument that holds one is a plain vector. Where nothing is
+// assigned, v.xy().value() is the vector itself, which templates of the user deduce as such.
 template <class T, int N>
 struct swizzled : vec<T, N> {
   using value_type = vec<T, N>;
@@ -230,11 +233,11 @@ struct swizzled : vec<T, N> {
     return static_cast<swizzled&&>(*this) = value_type(other);
   }
 
-#define METALANE_SWIZZLED_ASSIGN(op)                                                 \
-  constexpr swizzled& operator op##=(value_type b) & {                               \
-    return *this = static_cast<const value_type&>(*this) op b;                       \
-  }                                                                                  \
-  constexpr value_type operator op##=(value_type b) && {                             \
+#define METALANE_SWIZZLED_ASSIGN(op)                                                    \
+  constexpr swizzled& operator op## = (value_type b) & {                                \
+    return *this = static_cast<const value_type&>(*this) op b;                          \
+  }                                                                                     \
+  constexpr value_type operator op## = (value_type b) && {                              \
     return static_cast<swizzled&&>(*this) = static_cast<const value_type&>(*this) op b; \
   }
   METALANE_SWIZZLED_ASSIGN(+)
@@ -301,8 +304,8 @@ using with_element_t = typename with_element<plain_t<T>, U>::type;
 
 }  // namespace detail
 
-// Packed vectors: components side by side, aligned as one of them. They are loaded to and stored from `vec`; V as
-// template argument lets argument-dependent look-up find vec's operators.
+// Packed vectors: components side by side, aligned as one of them. They are loaded to and stored from `vec`;
+// V as template argument lets argument-dependent look-up find vec's operators.
 template <class V>
 struct packed_vector : detail::components<typename V::element_type, V::size> {
   using T = typename V::element_type;
@@ -315,7 +318,8 @@ struct packed_vector : detail::components<typename V::element_type, V::size> {
   }
   template <class S, class = enable_if_t<detail::is_number<S>>>
   constexpr packed_vector(S scalar) : packed_vector(V(scalar)) {}
-  template <class A, class B, class... Rest, class = decltype(V(declval<A>(), declval<B>(), declval<Rest>()...))>
+  template <class A, class B, class... Rest,
+            class = decltype(V(declval<A>(), declval<B>(), declval<Rest>()...))>
   constexpr packed_vector(const A& a, const B& b, const Rest&... rest) : packed_vector(V(a, b, rest...)) {}
   template <class U, class = enable_if_t<!is_same_v<T, U>>>
   explicit constexpr packed_vector(const vec<U, N>& other) : packed_vector(V(other)) {}
@@ -337,7 +341,7 @@ struct packed_vector : detail::components<typename V::element_type, V::size> {
   }
 
 #define METALANE_PACKED_ASSIGN(op) \
-  constexpr packed_vector& operator op##=(const V& b) { return *this = packed_vector(V(*this) op b); }
+  constexpr packed_vector& operator op## = (const V& b) { return *this = packed_vector(V(*this) op b); }
   METALANE_PACKED_ASSIGN(+)
   METALANE_PACKED_ASSIGN(-)
   METALANE_PACKED_ASSIGN(*)
@@ -361,20 +365,20 @@ using packed_vec = packed_vector<vec<T, N>>;
 METALANE_STDLIB_END
 
 // The names: float4, packed_float4, and so on, in metal and at global scope as Metal has them.
-#define METALANE_VEC_NAMES(T)                                   \
-  METALANE_STDLIB_BEGIN                                         \
-  using T##2 = vec<T, 2>;                                       \
-  using T##3 = vec<T, 3>;                                       \
-  using T##4 = vec<T, 4>;                                       \
-  using packed_##T##2 = packed_vec<T, 2>;                       \
-  using packed_##T##3 = packed_vec<T, 3>;                       \
-  using packed_##T##4 = packed_vec<T, 4>;                       \
-  METALANE_STDLIB_END                                           \
-  using metal::T##2;                                            \
-  using metal::T##3;                                            \
-  using metal::T##4;                                            \
-  using metal::packed_##T##2;                                   \
-  using metal::packed_##T##3;                                   \
+#define METALANE_VEC_NAMES(T)             \
+  METALANE_STDLIB_BEGIN                   \
+  using T##2 = vec<T, 2>;                 \
+  using T##3 = vec<T, 3>;                 \
+  using T##4 = vec<T, 4>;                 \
+  using packed_##T##2 = packed_vec<T, 2>; \
+  using packed_##T##3 = packed_vec<T, 3>; \
+  using packed_##T##4 = packed_vec<T, 4>; \
+  METALANE_STDLIB_END                     \
+  using metal::T##2;                      \
+  using metal::T##3;                      \
+  using metal::T##4;                      \
+  using metal::packed_##T##2;             \
+  using metal::packed_##T##3;             \
   using metal::packed_##T##4;
 METALANE_VEC_NAMES(bool)
 METALANE_VEC_NAMES(char)
