@@ -150,14 +150,14 @@ def measure_step(device: metalane.Device, rounds: int, pool: ThreadPoolExecutor)
 def seconds_per_call(
     call: Callable[[Any], None], make: Callable[[], Any], finish: Callable[[Any], None]
 ) -> float:
-    """Median over 30 batches of 500 calls; `make` and `finish` of a batch are not counted."""
+    """Median over 100 batches of 100 calls; `make` and `finish` of a batch are not counted."""
     batches = []
-    for _ in range(30):
+    for _ in range(100):
         subject = make()
         begin = time.perf_counter()
-        for _ in range(500):
+        for _ in range(100):
             call(subject)
-        batches.append((time.perf_counter() - begin) / 500)
+        batches.append((time.perf_counter() - begin) / 100)
         finish(subject)
     return statistics.median(batches)
 

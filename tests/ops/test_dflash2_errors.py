@@ -146,12 +146,12 @@ def test_selector_refuses_buffers(device: metalane.Device, name: str) -> None:
         check(device.wrap(frozen), metalane.ArgumentError, "read-only")
 
 
-@pytest.mark.parametrize("written", OUTPUTS)
-@pytest.mark.parametrize("other", NAMES)
+PAIRS = [(written, other) for written in OUTPUTS for other in NAMES if other != written]
+
+
+@pytest.mark.parametrize(("written", "other"), PAIRS)
 def test_selector_refuses_aliases(written: str, other: str) -> None:
     """Views that share one byte with any other argument, from either side."""
-    if written == other:
-        pytest.skip("one argument")
     device = metalane.Device("null")
     layout = shapes(LANES, ROWS, VOCABULARY)
     (shape, dtype), (other_shape, other_dtype) = layout[written], layout[other]
