@@ -76,8 +76,7 @@ void ArgumentList::add(const KernelSignature& signature, const Pipeline& pipelin
                         "index " + std::to_string(given_index));
   }
   const auto index = static_cast<std::uint32_t>(given_index);
-  const nb::handle buffer_type = nb::type<Buffer>();
-  if (nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()))).is(buffer_type)) {
+  if (is_buffer(value)) {
     args_[count_] = KernelArg(index, *nb::inst_ptr<Buffer>(value));
   } else if (const StructView view = struct_view(value); view.spec != nullptr) {
     const KernelArgument* argument = argument_at(signature, index);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <exception>
@@ -30,6 +31,16 @@ void bind_lifetime(nb::module_& module);
 void bind_layouts(nb::module_& module);
 void bind_null_record(nb::module_& module);
 void bind_dflash2_selector(nb::module_& module);
+
+// The types that hot paths compare with; nanobind's own look-up is a hash table. Set when they are bound.
+struct HotTypes {
+  PyTypeObject* buffer = nullptr;
+  PyTypeObject* pipeline = nullptr;
+  PyTypeObject* struct_spec = nullptr;
+};
+inline HotTypes hot_types;
+inline bool is_buffer(nb::handle value) noexcept { return Py_TYPE(value.ptr()) == hot_types.buffer; }
+inline bool is_pipeline(nb::handle value) noexcept { return Py_TYPE(value.ptr()) == hot_types.pipeline; }
 
 // errors.cpp ------------------------------------------------------------------------------------------------
 // The Python exception of metalane.errors for an exception of the runtime.

@@ -1,5 +1,4 @@
 // Buffers and views, and their faces towards NumPy and DLPack.
-#include <nanobind/stl/string.h>
 
 #include "bindings/bindings.h"
 #include "core/storage.h"
@@ -90,6 +89,7 @@ void bind_buffer(nb::module_& module) {
 
   nb::class_<Buffer> buffer(module, "Buffer", nb::is_final(),
                             "A typed, contiguous range of memory that host and device share: an allocation or a view.");
+  hot_types.buffer = reinterpret_cast<PyTypeObject*>(buffer.ptr());
   bind_properties(buffer);
   buffer
       .def("view",

@@ -1,6 +1,5 @@
 // Devices and what they hand out.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"

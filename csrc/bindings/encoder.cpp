@@ -1,6 +1,5 @@
 // The command encoder: dispatch, copies, capture, labels, commit.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 
 #include <array>
 #include <utility>
@@ -27,7 +26,7 @@ std::string_view text_of(nb::handle text) {
 
 // `kept` holds the pipeline where nothing else does.
 const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::handle constants, Pipeline& kept) {
-  if (nb::isinstance<Pipeline>(kernel)) {
+  if (is_pipeline(kernel)) {
     if (!constants.is_none()) {
       throw ArgumentError(kDispatch, "constants", "None with a pipeline (they are part of it)", repr_of(constants));
     }
@@ -37,17 +36,12 @@ const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::han
     throw DTypeError(kDispatch, "kernel", "a kernel's name or a Pipeline",
                      repr_of(kernel) + " (" + type_name_of(kernel) + ")");
   }
-  core::RegistryState& registry = *encoder.core.state()->device()->registry();
   const std::string_view name = text_of(kernel);  // `kernel` keeps the characters alive
-  if (constants.is_none()) {
-    // Building may take a compiler's time.
-    nb::gil_scoped_release unlocked;
-    kept = registry.default_pipeline(name);
-    return kept;
-  }
   const std::vector<ConstantValue> values = constants_from(constants, kDispatch);
+  // Building may take a compiler's time.
   nb::gil_scoped_release unlocked;
-  kept = registry.pipeline(std::string(name), values, MathMode::safe);
+  kept = values.empty() ? encoder.core.state()->device()->registry()->default_pipeline(name)
+                        : encoder.core.device().registry().pipeline(std::string(name), values);
   return kept;
 }
 
@@ -61,7 +55,7 @@ Grid grid_from(nb::handle threadgroups, nb::handle threads, nb::handle threads_p
   }
   const Size3 group = size3_from(threads_per_threadgroup, kDispatch, "threads_per_threadgroup");
   if (!threads.is_none()) return Grid::threads(size3_from(threads, kDispatch, "threads"), group);
-  if (nb::isinstance<Buffer>(threadgroups)) return Grid::indirect(*nb::inst_ptr<Buffer>(threadgroups), group);
+  if (is_buffer(threadgroups)) return Grid::indirect(*nb::inst_ptr<Buffer>(threadgroups), group);
   return Grid::threadgroups(size3_from(threadgroups, kDispatch, "threadgroups"), group);
 }
 
@@ -126,7 +120,7 @@ std::vector<AddressRange> ranges_from(nb::handle value, const char* argument) {
   std::vector<AddressRange> ranges;
   for (Py_ssize_t i = 0; i < PyTuple_Size(items.ptr()); ++i) {
     nb::handle item = PyTuple_GetItem(items.ptr(), i);
-    if (nb::isinstance<Buffer>(item)) {
+    if (is_buffer(item)) {
       ranges.push_back(nb::inst_ptr<Buffer>(item)->range());
       continue;
     }

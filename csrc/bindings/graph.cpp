@@ -1,5 +1,4 @@
 // Captured graphs and their nodes.
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"

@@ -1,5 +1,4 @@
 // Signatures, struct layouts, pipelines and the kernel registry.
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -227,8 +226,9 @@ void StructSpec::check_matches(const Pipeline& pipeline, const KernelArgument& a
 void bind_kernel(nb::module_& module) {
   bind_layout_types(module);
   bind_signature_types(module);
-  nb::class_<Pipeline>(module, "Pipeline", nb::is_final(), "A kernel compiled for one device.")
-      .def_prop_ro("name", [](const Pipeline& self) { return self.signature().name; })
+  nb::class_<Pipeline> pipeline(module, "Pipeline", nb::is_final(), "A kernel compiled for one device.");
+  hot_types.pipeline = reinterpret_cast<PyTypeObject*>(pipeline.ptr());
+  pipeline.def_prop_ro("name", [](const Pipeline& self) { return self.signature().name; })
       .def_prop_ro("signature", [](const Pipeline& self) { return self.signature(); })
       .def_prop_ro("key", &Pipeline::key, "Everything that decided the compiled code, readable.")
       .def_prop_ro("max_total_threads_per_threadgroup", &Pipeline::max_total_threads_per_threadgroup)

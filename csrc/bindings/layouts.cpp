@@ -1,6 +1,5 @@
 // The C++ compiler's own account of the parameter structs: one of the three witnesses that tests compare.
 #include <nanobind/stl/map.h>
-#include <nanobind/stl/string.h>
 
 #include <cstddef>
 #include <map>

@@ -1,7 +1,6 @@
 // The native base of parameter structs: construction, field access and range checks on inline storage.
 #include "bindings/struct_type.h"
 
-#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <bitset>
@@ -67,7 +66,7 @@ class Packer {
       return;
     }
     // `items` owns what it iterates over, so that a value's own conversion cannot pull it away.
-    nb::object items = sequence(value, field_.count, std::to_string(field_.count) + " values");
+    nb::object items = sequence(value, field_.count, " values");
     for (std::uint64_t i = 0; i < field_.count; ++i) {
       pack_element(PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(i)), out + i * field_.element_size,
                    static_cast<std::int64_t>(i));
@@ -81,7 +80,7 @@ class Packer {
     } else if (field_.components == 1) {
       pack_scalar(field_.scalar, value, out, {spec_.name, field_.text, element});
     } else {
-      nb::object items = sequence(value, field_.components, std::to_string(field_.components) + " components");
+      nb::object items = sequence(value, field_.components, " components");
       for (std::uint32_t i = 0; i < field_.components; ++i) {
         pack_scalar(field_.scalar, PyTuple_GetItem(items.ptr(), i), out + i * field_.component_size,
                     {spec_.name, field_.text, element >= 0 ? element : i});
@@ -98,16 +97,20 @@ class Packer {
     std::memcpy(out, nested->data, field_.element_size);
   }
 
-  nb::object sequence(nb::handle value, std::uint64_t length, const std::string& expected) const {
+  nb::object sequence(nb::handle value, std::uint64_t length, const char* what) const {
+    if (PyTuple_CheckExact(value.ptr()) && static_cast<std::uint64_t>(PyTuple_Size(value.ptr())) == length) {
+      return nb::borrow(value);
+    }
+    const std::string expected = "a sequence of " + std::to_string(length) + what;
     const bool text = nb::isinstance<nb::str>(value) || nb::isinstance<nb::bytes>(value);
     if (text || PySequence_Check(value.ptr()) == 0) {
-      throw DTypeError(spec_.name, field_.text, "a sequence of " + expected,
+      throw DTypeError(spec_.name, field_.text, expected,
                        repr_of(value) + " (" + type_name_of(value) + ")");
     }
     nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
     if (!items.is_valid()) throw nb::python_error();
     if (static_cast<std::uint64_t>(PyTuple_Size(items.ptr())) != length) {
-      throw ArgumentError(spec_.name, field_.text, "a sequence of " + expected,
+      throw ArgumentError(spec_.name, field_.text, expected,
                           std::to_string(PyTuple_Size(items.ptr())) + " values");
     }
     return items;
@@ -161,7 +164,7 @@ nb::object spec_of_class(PyTypeObject* type) {
     throw DTypeError("Struct", "class", "a class decorated with metal_struct",
                      nb::type_name(nb::handle(reinterpret_cast<PyObject*>(type))).c_str());
   }
-  if (!nb::isinstance<StructSpec>(spec_object)) {
+  if (Py_TYPE(spec_object.ptr()) != hot_types.struct_spec) {
     throw DTypeError("Struct", "__metalane_spec__", "what metal_struct placed there", type_name_of(spec_object));
   }
   return spec_object;
@@ -481,8 +484,10 @@ void bind_struct(nb::module_& module) {
                             field_slots};
   field_type = make_type(module, field_spec, "StructFieldDescriptor");
 
-  nb::class_<StructSpec>(module, "StructSpec", nb::is_final(), "How a class made by metal_struct lies in memory.")
-      .def_prop_ro("layout", [](const StructSpec& spec) { return *spec.layout; }, "The layout, field by field.")
+  nb::class_<StructSpec> spec_class(module, "StructSpec", nb::is_final(),
+                                    "How a class made by metal_struct lies in memory.");
+  hot_types.struct_spec = reinterpret_cast<PyTypeObject*>(spec_class.ptr());
+  spec_class.def_prop_ro("layout", [](const StructSpec& spec) { return *spec.layout; }, "The layout, field by field.")
       .def("descriptor", [](nb::handle self, std::size_t index) { return make_field(self, index); }, "index"_a)
       .def("__repr__", [](const StructSpec& spec) {
         return "<StructSpec " + spec.name + ", " + std::to_string(spec.layout->size) + " bytes>";

@@ -1,6 +1,5 @@
 // Tickets of committed submissions.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 
 #include "bindings/bindings.h"
 

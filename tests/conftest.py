@@ -1,0 +1,33 @@
+"""Shared fixtures, and the rule that nothing is skipped where everything must run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import metalane
+
+ROOT = Path(__file__).resolve().parents[1]
+REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """With METALANE_REQUIRE_ALL=1 a skipped test is a failed one."""
+    report = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although METALANE_REQUIRE_ALL=1: {report.longrepr}"
+    return report
+
+
+@pytest.fixture
+def null_device() -> metalane.Device:
+    return metalane.Device("null")
+
+
+@pytest.fixture
+def cpu_device() -> metalane.Device:
+    return metalane.Device("cpu")

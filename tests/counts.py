@@ -1,0 +1,29 @@
+"""How often random tests run: one table for the tiers of `make test` and `make soak`."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+
+class Count(NamedTuple):
+    """Random cases in each tier."""
+
+    test: int
+    soak: int
+
+
+COUNTS = {
+    "dflash2_selector_random": Count(40, 2000),
+    "dflash2_selector_rounding": Count(4, 200),
+    "dflash2_verify_random": Count(40, 2000),
+    "struct_round_trip": Count(200, 20_000),
+    "dispatch_arguments": Count(300, 20_000),
+    "flat_memory_launches": Count(100_000, 1_000_000),
+}
+
+
+def count(name: str) -> int:
+    """Cases of the test `name` in this run; METALANE_SOAK=1 asks for the soak tier."""
+    counts = COUNTS[name]
+    return counts.soak if os.environ.get("METALANE_SOAK") == "1" else counts.test

@@ -1,0 +1,110 @@
+// A C++ program that uses an installed metalane as its users would: a custom kernel, the selector, a capture,
+// an error.
+#include <metalane/metalane.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+int failures = 0;
+
+void expect(bool ok, const char* what) {
+  std::printf("%s %s\n", ok ? "ok    " : "FAILED", what);
+  if (!ok) ++failures;
+}
+
+constexpr const char* kSource = R"(
+#include <metal_stdlib>
+using namespace metal;
+kernel void axpy(device float* y [[buffer(0)]], device const float* x [[buffer(1)]],
+                 constant float& scale [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+  y[i] += scale * x[i];
+}
+)";
+
+void custom_kernel(const metalane::Device& device) {
+  constexpr std::uint64_t n = 1000;
+  std::vector<float> x(n), y(n);
+  for (std::uint64_t i = 0; i < n; ++i) {
+    x[i] = static_cast<float>(i);
+    y[i] = 1.0f;
+  }
+  metalane::Buffer xs = device.copy_of(x.data(), {n}, metalane::DType::float32);
+  metalane::Buffer ys = device.copy_of(y.data(), {n}, metalane::DType::float32);
+  device.registry().register_source("axpy", kSource);
+  const metalane::Pipeline axpy = device.registry().pipeline("axpy");
+  metalane::CommandEncoder encoder = device.command_encoder();
+  const float scale = 2.0f;
+  encoder.dispatch(axpy, {{0, ys}, {1, xs}, {2, scale}}, metalane::Grid::threads({n}, {64}));
+  // The second launch must see the first one's result.
+  encoder.dispatch(axpy, {{0, ys}, {1, xs}, {2, scale}}, metalane::Grid::threads({n}, {64}));
+  encoder.commit_and_wait();
+  const auto* result = static_cast<const float*>(ys.data());
+  bool right = true;
+  for (std::uint64_t i = 0; i < n; ++i) right = right && result[i] == 1.0f + 4.0f * x[i];
+  expect(right, "custom kernel, twice, ordered by its declared access");
+}
+
+void selector(const metalane::Device& device) {
+  constexpr std::uint64_t vocabulary = 100;
+  auto buffers = metalane::DFlash2SelectorBuffers::alloc(device, 1, 2, vocabulary);
+  auto* logits = static_cast<float*>(buffers.logits.data());
+  for (std::uint64_t id = 0; id < vocabulary; ++id) logits[vocabulary + id] = id == 42 ? 5.0f : -1.0f;
+  metalane::DFlash2SelectorParams params = {};
+  params.lanes = 1;
+  params.rows_per_lane = 2;
+  params.vocabulary = vocabulary;
+  for (float& temperature : params.temperature) temperature = 1.0f;
+  metalane::CommandEncoder encoder = device.command_encoder();
+  metalane::dispatch_dflash2_selector(encoder, buffers, params);
+  encoder.commit_and_wait();
+  expect(*static_cast<const std::uint32_t*>(buffers.tokens.data()) == 42, "selector takes the largest logit");
+}
+
+void capture(const metalane::Device& device) {
+  metalane::Buffer values = device.zeros({256}, metalane::DType::uint32);
+  const std::uint8_t one[4] = {1, 0, 0, 0};
+  metalane::CommandEncoder recording = device.command_encoder();
+  recording.start_capture();
+  recording.fill(values, one);
+  const metalane::ComputeGraph graph = recording.take_capture();
+  recording.commit_and_wait();
+  expect(graph.size() == 1, "a capture holds one node");
+  expect(static_cast<const std::uint32_t*>(values.data())[255] == 0, "a captured launch does not run");
+  metalane::CommandEncoder replay = device.command_encoder();
+  graph.encode(replay);
+  replay.commit_and_wait();
+  expect(static_cast<const std::uint32_t*>(values.data())[255] == 1, "a replayed launch runs");
+}
+
+void errors(const metalane::Device& device) {
+  try {
+    device.zeros({4}, metalane::DType::float32).view(2, {1});
+    expect(false, "a misaligned view is refused");
+  } catch (const metalane::ArgumentError& error) {
+    expect(error.argument() == "byte_offset" && std::string(error.what()).find("got 2") != std::string::npos,
+           "a misaligned view is refused, in words");
+  }
+  device.registry().register_source("broken", "#include <metal_stdlib>\nkernel void broken(device float* x) { x[0] = nonsense; }\n");
+  try {
+    device.registry().pipeline("broken");
+    expect(false, "a source that does not compile is refused");
+  } catch (const metalane::CompileError& error) {
+    expect(std::string(error.what()).find("nonsense") != std::string::npos, "a compile error shows the reason");
+  }
+}
+
+}  // namespace
+
+int main() {
+  std::printf("metalane %s\n", METALANE_VERSION);
+  const metalane::Device device("cpu");
+  custom_kernel(device);
+  selector(device);
+  capture(device);
+  errors(device);
+  return failures == 0 ? 0 : 1;
+}
