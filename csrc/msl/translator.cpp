@@ -244,6 +244,7 @@ Index Translator::emit_token(Index i) {
     case TokenKind::punctuator:
       if (unit_.attribute_at(i)) return unit_.match(i) + 1;
       if (token.is(".") || token.is("->")) return emit_member_access(i);
+      if (in_body_ && token.is("=") && is(i + 1, "{") && is(i + 2, "[")) return emit_array_designators(i);
       break;
     default:
       break;
@@ -399,6 +400,34 @@ Index Translator::emit_threadgroup_variables(Index i) {
     raw(", " + std::to_string(threadgroup_variables_++) + ">();");
   }
   return end;
+}
+
+// "T a[N] = {[0 ... N - 1] = x}": designators of arrays are no C++, so that assignments follow the declaration.
+Index Translator::emit_array_designators(Index i) {
+  const Range list = {i + 2, unit_.match(i + 1)};
+  Index name = i;
+  while (name > 0 && is(name - 1, "]")) name = unit_.match(name - 1);
+  put(unit_.at(i), "=");
+  if (name == i || name == 0 || !is(list.end + 1, ";") || !is(unit_.match(list.begin) + 1, "=")) return i + 1;
+  --name;
+  raw(" {}");
+  for (const Range& part : unit_.split_commas(list)) {
+    if (part.empty()) continue;
+    const Index close = is(part.begin, "[") ? unit_.match(part.begin) : part.end;
+    if (close >= part.end || !is(close + 1, "=")) {
+      unit_.sources().fail(unit_.at(part.begin), "elements with and without [index] cannot be mixed on the CPU device");
+    }
+    Index dots = part.begin;
+    while (dots < close && !is(dots, "...")) ++dots;
+    raw("; for (long metalane_index = (");
+    emit_range({part.begin + 1, dots});
+    raw("), metalane_last = (");
+    emit_range(dots < close ? Range{dots + 1, close} : Range{part.begin + 1, close});
+    raw("); metalane_index <= metalane_last; ++metalane_index) " + std::string(unit_.at(name).text) +
+        "[metalane_index] =");
+    emit_range({close + 2, part.end});
+  }
+  return list.end + 1;
 }
 
 void Translator::check_supported(Index i) const {

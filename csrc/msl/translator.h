@@ -60,6 +60,7 @@ class Translator {
   Index emit_rendezvous(Index i);
   Index emit_constant_query(Index i);
   Index emit_threadgroup_variables(Index i);
+  Index emit_array_designators(Index i);
   // The first token behind a declaration of threadgroup variables at `i`; no_index where there is none.
   Index threadgroup_declaration_end(Index i) const;
   void check_supported(Index i) const;

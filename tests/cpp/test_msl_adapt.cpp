@@ -214,16 +214,18 @@ TEST_CASE(expressions_mean_what_they_mean_in_msl) {
       alias = select(1.0, 2.0, words[1] == 0u);
       const constant uint* w = words;
       out[14] = w[1] & 0xFu;
+      float filled[6] = { [ 0 ... 3 ] = 2.5, [5] = 1 };   // the rest is zero
+      out[15] = filled[0] + filled[3] + filled[4] + filled[5];
     }
   )");
   const Module module(*program, "run");
   if (!module) return;
-  std::vector<float> out(15);
+  std::vector<float> out(16);
   std::array<float, 4> v = {1, 2, 3, 4};
   std::array<uint32_t, 2> words = {0x40490fdb, 0};
   module.run({out.data(), v.data(), words.data()}, {1, 1, 1}, {1, 1, 1});
   CHECK_EQ(module.table().site_count, 0u);
-  const float expected[] = {4, 0.5f + 1e-3f + 16.0f, 0.333251953125f, 4, 3, 6, 8, 5, 14, 9, 11, 3.14159274f, 1, 2, 0};
+  const float expected[] = {4, 0.5f + 1e-3f + 16.0f, 0.333251953125f, 4, 3, 6, 8, 5, 14, 9, 11, 3.14159274f, 1, 2, 0, 6};
   for (std::size_t i = 0; i < std::size(expected); ++i) {
     check::report(out[i] == expected[i], __FILE__, __LINE__, "out[" + std::to_string(i) + "] is " + std::to_string(out[i]) +
                                                                  ", expected " + std::to_string(expected[i]));
