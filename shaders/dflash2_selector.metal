@@ -13,9 +13,9 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constant uint top16_threads = 256;
-constant uint candidates_each = DFLASH2_CANDIDATES;
-constant uint no_id = 0xffffffffu;
+constexpr constant uint top16_threads = 256;
+constexpr constant uint candidates_each = DFLASH2_CANDIDATES;
+constexpr constant uint no_id = 0xffffffffu;
 
 // One shard of one row of logits: `length` elements from `begin`, taken four at a time.
 struct Shard {
@@ -38,9 +38,10 @@ static Shard shard_of(uint threadgroup_index, constant DFlash2SelectorParams& pa
   return result;
 }
 
-// The first in order of the quads first, first + stride, ... of a shard; key 0 where there are none.
-static OrderedKey best_of_quads(device const float* logits, Shard shard, uint first, uint stride) {
-  OrderedKey best = {0u, no_id};
+// The first in order of the quads first, first + stride, ... of a shard; `none` where there are none.
+static OrderedKey best_of_quads(device const float* logits, Shard shard, uint first, uint stride,
+                                OrderedKey none) {
+  OrderedKey best = none;
   device const float* values = logits + shard.row + shard.begin;
   for (uint offset = first * 4; offset < shard.length; offset += stride * 4) {
     if (shard.length - offset >= 4) {
@@ -60,16 +61,54 @@ static OrderedKey best_of_quads(device const float* logits, Shard shard, uint fi
   return best;
 }
 
-// How many of `count` keys stand before `mine`, which is number `self` of them; equal keys in their order.
-static uint rank_among(threadgroup const uint* keys, threadgroup const uint* ids, uint count, uint self) {
-  const OrderedKey mine = {keys[self], ids[self]};
-  uint rank = 0;
-  for (uint i = 0; i < count; ++i) {
-    const OrderedKey other = {keys[i], ids[i]};
-    const bool same = other.key == mine.key && other.id == mine.id;
-    rank += (precedes(other, mine) || (same && i < self)) ? 1u : 0u;
+// How many of 16 sorted entries stand before `mine`, by bisection.
+static uint preceding(threadgroup const OrderedKey* sorted, OrderedKey mine) {
+  uint count = 0;
+  for (uint step = candidates_each / 2; step > 0; step /= 2) {
+    if (precedes(sorted[count + step - 1], mine)) count += step;
   }
-  return rank;
+  return count + (precedes(sorted[count], mine) ? 1u : 0u);
+}
+
+// The place among 8 sorted lists of 16 of the entry that is number `self` of them.
+static uint place_among_lists(threadgroup const OrderedKey* lists, uint self) {
+  const OrderedKey mine = lists[self];
+  uint place = self % candidates_each;
+  for (uint list = 0; list < 8; ++list) {
+    if (list != self / candidates_each) place += preceding(lists + list * candidates_each, mine);
+  }
+  return place;
+}
+
+// The 16 first of 256 entries, one a thread.
+struct Tournament {
+  OrderedKey entry[top16_threads];
+  OrderedKey kept[top16_threads / 2];  // the 16 first of every 32 entries, sorted
+  uint kept_tag[top16_threads / 2];
+  OrderedKey first[candidates_each];
+  uint first_tag[candidates_each];  // what the thread of each gave with its entry
+};
+
+// Every thread calls it. Entries must differ; results hold until the next call.
+static void play(threadgroup Tournament& tournament, uint thread_index, OrderedKey mine, uint tag) {
+  tournament.entry[thread_index] = mine;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint block = thread_index / 32;
+  uint rank = 0;
+  for (uint i = 0; i < 32; ++i) rank += precedes(tournament.entry[block * 32 + i], mine) ? 1u : 0u;
+  if (rank < candidates_each) {
+    tournament.kept[block * candidates_each + rank] = mine;
+    tournament.kept_tag[block * candidates_each + rank] = tag;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_index < top16_threads / 2) {
+    const uint place = place_among_lists(tournament.kept, thread_index);
+    if (place < candidates_each) {
+      tournament.first[place] = tournament.kept[thread_index];
+      tournament.first_tag[place] = tournament.kept_tag[thread_index];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 // Threadgroup (lane, position, shard) -> the shard's 16 first in order, sorted; places that a shard of fewer
@@ -88,45 +127,40 @@ kernel void dflash2_select_top16(device const float* logits [[buffer(0)]],
                                  constant DFlash2SelectorParams& params [[buffer(3)]],
                                  uint group [[threadgroup_position_in_grid]],
                                  uint thread_index [[thread_index_in_threadgroup]]) {
-  threadgroup uint keys[top16_threads];
-  threadgroup uint ids[top16_threads];
-  threadgroup uint winners[candidates_each];  // first quad of each surviving subset
+  threadgroup Tournament tournament;
 
   const Shard shard = shard_of(group, params);
   const uint quads = shard.length / 4 + (shard.length % 4 != 0 ? 1u : 0u);
+  const OrderedKey none = {0u, no_id - thread_index};  // behind every value
   uint first = thread_index;
   uint stride = top16_threads;
   while (true) {
-    const OrderedKey best = best_of_quads(logits, shard, first, stride);
-    keys[thread_index] = best.key;
-    ids[thread_index] = best.id;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint rank = rank_among(keys, ids, top16_threads, thread_index);
-    if (rank < candidates_each) winners[rank] = first;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    play(tournament, thread_index, best_of_quads(logits, shard, first, stride, none), first);
     if (quads <= 4 * stride) break;  // no subset has more than four quads
-    first = winners[thread_index / 16] + stride * (thread_index % 16);
+    first = tournament.first_tag[thread_index / 16] + stride * (thread_index % 16);
     stride *= 16;
   }
 
-  const uint quad = winners[thread_index / 16] + stride * (thread_index % 16 / 4);
+  const uint quad = tournament.first_tag[thread_index / 16] + stride * (thread_index % 16 / 4);
   const uint element = quad * 4 + thread_index % 4;
-  const bool valid = element < shard.length;
-  device const float* values = logits + shard.row + shard.begin;
-  const float value = valid ? nan_to_negative_infinity(values[element]) : -INFINITY;
-  keys[thread_index] = valid ? ordered_key(value) : 0u;
-  ids[thread_index] = valid ? shard.begin + element : no_id;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  const uint rank = rank_among(keys, ids, top16_threads, thread_index);
-  if (rank < candidates_each) {
-    partial_ids[group * candidates_each + rank] = ids[thread_index];
-    partial_values[group * candidates_each + rank] = value;
+  device const float* row = logits + shard.row;
+  OrderedKey mine = none;
+  if (element < shard.length) {
+    mine.id = shard.begin + element;
+    mine.key = ordered_key(row[mine.id]);
+  }
+  play(tournament, thread_index, mine, 0u);
+  if (thread_index < candidates_each) {
+    const OrderedKey found = tournament.first[thread_index];
+    const uint out = group * candidates_each + thread_index;
+    partial_ids[out] = found.key != 0u ? found.id : no_id;
+    partial_values[out] = found.key != 0u ? nan_to_negative_infinity(row[found.id]) : -INFINITY;
   }
 }
 
-constant uint partials_each = DFLASH2_SHARDS * DFLASH2_CANDIDATES;
-constant uint chunk_quads = 16;                // 64 of the 256 ranks are staged at once
-constant uint staged_pitch = chunk_quads + 1;  // in float4: keeps the 16 rows in different banks
+constexpr constant uint partials_each = DFLASH2_SHARDS * DFLASH2_CANDIDATES;
+constexpr constant uint chunk_quads = 16;                // 64 of the 256 ranks are staged at once
+constexpr constant uint staged_pitch = chunk_quads + 1;  // in float4: keeps the 16 rows in different banks
 
 static float4 load_bfloat4(device const bfloat* values) {
   return float4(float(values[0]), float(values[1]), float(values[2]), float(values[3]));
@@ -148,8 +182,7 @@ kernel void dflash2_select_edges(device const uint* partial_ids [[buffer(0)]],
                                  constant DFlash2SelectorParams& params [[buffer(8)]],
                                  uint group [[threadgroup_position_in_grid]],
                                  uint thread_index [[thread_index_in_threadgroup]]) {
-  threadgroup uint keys[2 * partials_each];  // this position's partials, then those of the one before
-  threadgroup uint ids[2 * partials_each];
+  threadgroup OrderedKey partials[2 * partials_each];  // this position's, then those of the one before
   threadgroup uint merged[2 * candidates_each];
   threadgroup float4 scaled_predecessor[candidates_each * staged_pitch];
   threadgroup float4 successor[candidates_each * staged_pitch];
@@ -162,17 +195,15 @@ kernel void dflash2_select_edges(device const uint* partial_ids [[buffer(0)]],
   const bool anchored = half_index == 1 && position == 0;  // the anchor precedes every first candidate
   const uint source = (anchored ? group : group - half_index) * partials_each + slot;
   const float value = partial_values[source];
-  keys[thread_index] = ordered_key(value);
-  ids[thread_index] = partial_ids[source];
+  partials[thread_index] = {ordered_key(value), partial_ids[source]};
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  const uint rank =
-      rank_among(keys + half_index * partials_each, ids + half_index * partials_each, partials_each, slot);
-  if (rank < candidates_each) {
-    const uint id = min(ids[thread_index], params.vocabulary - 1);
-    merged[half_index * candidates_each + rank] = anchored ? params.anchor[lane] : id;
+  const uint place = place_among_lists(partials + half_index * partials_each, slot);
+  if (place < candidates_each) {
+    const uint id = partials[thread_index].id;
+    merged[half_index * candidates_each + place] = anchored ? params.anchor[lane] : id;
     if (half_index == 0) {
-      candidates[group * candidates_each + rank] = id;
-      unary[group * candidates_each + rank] = nan_to_negative_infinity(value);
+      candidates[group * candidates_each + place] = id;
+      unary[group * candidates_each + place] = nan_to_negative_infinity(value);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -181,9 +212,11 @@ kernel void dflash2_select_edges(device const uint* partial_ids [[buffer(0)]],
   const uint column = thread_index % 16;
   device const bfloat* hidden =
       selector_hidden + (lane * params.rows_per_lane + position + 1) * DFLASH2_SELECTOR_RANK;
+  // Below the vocabulary unless the kernel was given partials that top16 did not write.
+  const uint last_id = params.vocabulary - 1;
   device const bfloat* from =
-      predecessor_codebook + ulong(merged[candidates_each + row]) * DFLASH2_SELECTOR_RANK;
-  device const bfloat* to = successor_codebook + ulong(merged[row]) * DFLASH2_SELECTOR_RANK;
+      predecessor_codebook + ulong(min(merged[candidates_each + row], last_id)) * DFLASH2_SELECTOR_RANK;
+  device const bfloat* to = successor_codebook + ulong(min(merged[row], last_id)) * DFLASH2_SELECTOR_RANK;
   float4 sum = float4(0.0f);
   for (uint chunk = 0; chunk < DFLASH2_SELECTOR_RANK; chunk += 4 * chunk_quads) {
     const uint r = chunk + 4 * column;
