@@ -52,6 +52,10 @@ void ArgumentList::add_number(const KernelSignature& signature, std::uint32_t in
   if (type.components == 1) {
     pack_scalar(type.scalar, value, out, {signature.name, name});
   } else {
+    if (PySequence_Check(value.ptr()) == 0) {
+      throw DTypeError(signature.name, name, std::to_string(type.components) + " numbers",
+                       repr_of(value) + " (" + type_name_of(value) + ")");
+    }
     nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
     if (!items.is_valid()) throw nb::python_error();
     if (PyTuple_Size(items.ptr()) != type.components) {

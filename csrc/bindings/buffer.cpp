@@ -99,7 +99,7 @@ void bind_buffer(nb::module_& module) {
              return self.view(u64_from(byte_offset, "Buffer.view", "byte_offset"),
                               shape_from(shape, "Buffer.view"), element);
            },
-           "byte_offset"_a, "shape"_a, "dtype"_a = nb::none(),
+           "byte_offset"_a.none(), "shape"_a.none(), "dtype"_a = nb::none(),
            nb::sig("def view(self, byte_offset: int, shape: int | Sequence[int], dtype: typing.Any = None) -> Buffer"),
            "A view of `shape` elements that starts `byte_offset` bytes into this buffer; views of views add up.\n\n"
            "Raises ArgumentError where it would leave this buffer or the offset is no multiple of the element's size.")

@@ -77,7 +77,7 @@ void bind_memory(nb::class_<Device>& device) {
              nb::gil_scoped_release unlocked;
              return self.zeros(dims, element);
            },
-           "shape"_a, "dtype"_a,
+           "shape"_a.none(), "dtype"_a.none(),
            nb::sig("def zeros(self, shape: int | Sequence[int], dtype: typing.Any) -> Buffer"),
            "A zero-filled buffer. Raises OutOfMemoryError, ArgumentError (shape) or DTypeError.")
       .def("empty",
@@ -87,12 +87,12 @@ void bind_memory(nb::class_<Device>& device) {
              nb::gil_scoped_release unlocked;
              return self.empty(dims, element);
            },
-           "shape"_a, "dtype"_a,
+           "shape"_a.none(), "dtype"_a.none(),
            nb::sig("def empty(self, shape: int | Sequence[int], dtype: typing.Any) -> Buffer"),
            "A buffer with unspecified contents.")
-      .def("from_numpy", &from_numpy, "a"_a, nb::sig("def from_numpy(self, a: typing.Any) -> Buffer"),
+      .def("from_numpy", &from_numpy, "a"_a.none(), nb::sig("def from_numpy(self, a: typing.Any) -> Buffer"),
            "A new buffer with a copy of an array (or of anything that numpy.asarray takes).")
-      .def("wrap", &wrap, "a"_a, nb::sig("def wrap(self, a: numpy.typing.NDArray[typing.Any]) -> Buffer"),
+      .def("wrap", &wrap, "a"_a.none(), nb::sig("def wrap(self, a: numpy.typing.NDArray[typing.Any]) -> Buffer"),
            "The array's own memory as a buffer, without a copy: it keeps `a` alive and is read-only where `a` is.\n\n"
            "Raises ArgumentError where `a` is not contiguous or not aligned for the device.");
 }
@@ -145,7 +145,7 @@ void bind_device(nb::module_& module) {
       .def("__hash__", [](const Device& self) { return std::hash<const void*>{}(self.state().get()); })
       .def("__repr__", [](const Device& self) { return "<Device " + self.kind() + ": " + self.name() + ">"; });
   bind_memory(device);
-  module.def("from_dlpack", &buffer_from_dlpack, "x"_a, "device"_a,
+  module.def("from_dlpack", &buffer_from_dlpack, "x"_a.none(), "device"_a,
              nb::sig("def from_dlpack(x: typing.Any, device: Device) -> Buffer"),
              "A buffer on the memory of any object with __dlpack__ in host memory, without a copy.\n\n"
              "Raises ArgumentError (strides, alignment, not host memory) or DTypeError.");

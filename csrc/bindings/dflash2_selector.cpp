@@ -112,12 +112,12 @@ void bind_dflash2_selector(nb::module_& module) {
   module.attr("DFLASH2_SELECTOR_RANK") = DFLASH2_SELECTOR_RANK;
   module.attr("DFLASH2_MAX_POSITIONS") = DFLASH2_MAX_POSITIONS;
   module.attr("DFLASH2_VERIFY_COSTS") = DFLASH2_VERIFY_COSTS;
-  module.def("dispatch_dflash2_selector", &dispatch_selector, "encoder"_a, "buffers"_a, "params"_a,
+  module.def("dispatch_dflash2_selector", &dispatch_selector, "encoder"_a, "buffers"_a, "params"_a.none(),
              nb::sig("def dispatch_dflash2_selector(encoder: CommandEncoder, buffers: DFlash2SelectorBuffers, "
                      "params: typing.Any) -> None"),
              "Records the three launches of one selector step; see metalane.ops.dflash2_selector.");
   module.def("dispatch_dflash2_verify_rows", &dispatch_verify_rows, "encoder"_a, "confidence"_a, "verify_rows"_a,
-             "params"_a,
+             "params"_a.none(),
              nb::sig("def dispatch_dflash2_verify_rows(encoder: CommandEncoder, confidence: Buffer, "
                      "verify_rows: Buffer, params: typing.Any) -> None"),
              "Records the choice of verification rows; see metalane.ops.dflash2_selector.");

@@ -71,6 +71,9 @@ class ThreadgroupSizes {
         PyObject* const item = PyList_GetItem(items.ptr(), i);
         add(u64_from(PyTuple_GetItem(item, 0), kDispatch, "threadgroup_memory"), PyTuple_GetItem(item, 1));
       }
+    } else if (PySequence_Check(value.ptr()) == 0 || nb::isinstance<nb::str>(value)) {
+      throw DTypeError(kDispatch, "threadgroup_memory", "bytes, a sequence of them or a dict {index: bytes}",
+                       repr_of(value) + " (" + type_name_of(value) + ")");
     } else {
       nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
       if (!items.is_valid()) throw nb::python_error();
@@ -115,6 +118,10 @@ void fill(Encoder& self, const Buffer& buffer, nb::handle value) {
 
 std::vector<AddressRange> ranges_from(nb::handle value, const char* argument) {
   const char* op = "CommandEncoder.set_pending_buffer_ranges";
+  if (PySequence_Check(value.ptr()) == 0) {
+    throw DTypeError(op, argument, "a sequence of buffers or address ranges",
+                     repr_of(value) + " (" + type_name_of(value) + ")");
+  }
   nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
   if (!items.is_valid()) throw nb::python_error();
   std::vector<AddressRange> ranges;
@@ -194,7 +201,7 @@ void bind_label(nb::module_& module) {
 
 void bind_recording(nb::class_<Encoder>& encoder) {
   encoder
-      .def("dispatch", &dispatch, "kernel"_a, "args"_a, nb::kw_only(), "threadgroups"_a = nb::none(),
+      .def("dispatch", &dispatch, "kernel"_a.none(), "args"_a.none(), nb::kw_only(), "threadgroups"_a = nb::none(),
            "threads"_a = nb::none(), "threads_per_threadgroup"_a = nb::none(), "threadgroup_memory"_a = nb::none(),
            "constants"_a = nb::none(),
            nb::sig("def dispatch(self, kernel: str | Pipeline, args: Sequence[typing.Any] | Mapping[int, typing.Any], "
@@ -214,7 +221,7 @@ void bind_recording(nb::class_<Encoder>& encoder) {
       .def("copy", [](Encoder& self, const Buffer& source, const Buffer& destination) {
              self.core.copy(source, destination);
            }, "src"_a, "dst"_a, "Records a copy of all bytes of `src` to `dst`: equal sizes, no overlap.")
-      .def("fill", &fill, "buffer"_a, "value"_a,
+      .def("fill", &fill, "buffer"_a, "value"_a.none(),
            nb::sig("def fill(self, buffer: Buffer, value: int | float) -> None"),
            "Records writing `value` to every element; range-checked for the buffer's dtype.")
       .def("memory_barrier", [](Encoder& self) { self.core.memory_barrier(); },
@@ -230,7 +237,7 @@ void bind_recording(nb::class_<Encoder>& encoder) {
              std::vector<AddressRange> read_ranges = ranges_from(reads, "reads");
              self.core.set_pending_buffer_ranges(std::move(read_ranges), ranges_from(writes, "writes"));
            },
-           "reads"_a, "writes"_a,
+           "reads"_a.none(), "writes"_a.none(),
            nb::sig("def set_pending_buffer_ranges(self, reads: Sequence[Buffer | tuple[int, int]], "
                    "writes: Sequence[Buffer | tuple[int, int]]) -> None"),
            "Gives the next launch these ranges (buffers, or addresses (begin, end)) instead of the derived ones.")

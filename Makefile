@@ -1,0 +1,65 @@
+# metalane: build, tests, demo. Everything lives in .venv and build/; `make test` from a fresh clone needs a C++20
+# compiler, Python with its headers and venv, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build/dev
+JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cpp' 'shaders/*.h' 'tests/cpp/*.h' 'tests/cpp/*.cpp' 'benchmarks/*.cpp' 'csrc/msl/stdlib/*')
+SOURCES = $(shell git ls-files csrc shaders cmake python tests/cpp CMakeLists.txt pyproject.toml)
+
+.PHONY: demo test soak bench lint format clean install
+.DELETE_ON_ERROR:
+
+demo: install
+	$(BIN)/python examples/dflash2_demo.py
+
+test: install lint
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+	$(BIN)/python -m pytest
+
+soak: install
+	METALANE_SOAK=1 $(BIN)/python -m pytest
+
+bench: install
+	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/dflash2_selector.py
+
+lint: $(VENV)/.tools install
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p metalane
+	$(BIN)/codespell
+
+format: $(VENV)/.tools
+	$(BIN)/clang-format -i $(CXX_FILES)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+install: $(VENV)/.installed
+
+# The package as users get it (not editable), from a build folder that is kept; C++ tests come with it.
+$(VENV)/.installed: $(VENV)/.tools $(SOURCES)
+	$(BIN)/pip install --quiet --no-build-isolation --no-deps --force-reinstall . \
+	  -C build-dir=$(BUILD) -C cmake.define.METALANE_TESTS=ON
+	touch $@
+
+$(VENV)/.tools: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "metalane needs Python 3.10 or later; set PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "$(PYTHON) has no venv: install it (Debian: python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
+	  { echo "$(PYTHON) has no headers: install them (Debian: python3-dev)" >&2; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || \
+	  { echo "there is no C++ compiler: install GCC 12 or Clang 15, or set CXX" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --group build --group lint --group test numpy ml_dtypes
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
