@@ -252,9 +252,14 @@ void DeclarationParser::add_declarators(Index at, Item& item) const {
     } else if (const Index behind = unit_.skip_attribute(i); behind != i) {
       i = behind - 1;
     } else if (!initialiser && token.is_identifier()) {
-      const bool ends = is(i + 1, ";") || is(i + 1, "=") || is(i + 1, "[") || is(i + 1, ",") || is(i + 1, "{") ||
-                        is(i + 1, ":");
-      if (!ends) continue;
+      Index next = i + 1;  // behind the arguments of a specialised variable template
+      if (is(next, "<") && unit_.match(next) != no_index) next = unit_.match(next) + 1;
+      const bool ends = is(next, ";") || is(next, "=") || is(next, "[") || is(next, ",") || is(next, "{") ||
+                        is(next, ":");
+      if (!ends) {
+        i = next - 1;
+        continue;
+      }
       if (item.name_at == no_index) item.name_at = i;
       item.names.push_back(token.text);
     }

@@ -19,7 +19,7 @@ void ReachabilityIndex::add(Index index) {
       assertions_.push_back(index);
       return;
     case ItemKind::function:
-      if (item.is_kernel) return;
+      if (item.is_kernel || restates_library(item)) return;
       if (!item.names.empty() && item.names[0] == "operator") {
         operators_.push_back(index);
         return;
@@ -33,6 +33,15 @@ void ReachabilityIndex::add(Index index) {
     return;
   }
   for (const std::string_view name : item.names) declared_[name].push_back(index);
+}
+
+// Sources for older compilers add overloads to namespace metal that call the compiler's own __metal_...
+// functions (MLX does so for bfloat): the library has these overloads.
+bool ReachabilityIndex::restates_library(const Item& item) const {
+  for (Index i = item.body.begin; i < item.body.end; ++i) {
+    if (unit_.at(i).text.starts_with("__metal_")) return true;
+  }
+  return false;
 }
 
 // Whether all types of the source that the parameters or the assertion name are there.

@@ -20,6 +20,7 @@ class ReachabilityIndex {
 
  private:
   void add(Index index);
+  bool restates_library(const Item& item) const;
   bool operands_known(const Item& item, const std::vector<bool>& reached) const;
 
   const Unit& unit_;

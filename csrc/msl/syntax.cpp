@@ -159,6 +159,27 @@ std::vector<Range> Unit::split_commas(Range range) const {
   return parts;
 }
 
+bool Unit::qualifies_member(Index i) const {
+  const auto qualifies = [&](Index k) {
+    return k < tokens_.size() && tokens_[k].is_identifier() &&
+           (is_address_space(tokens_[k].text) || is_at(k, "const") || is_at(k, "volatile") || is_at(k, "noexcept"));
+  };
+  Index first = i;
+  while (first > 0 && qualifies(first - 1)) --first;
+  if (first == 0 || !is_at(first - 1, ")")) return false;
+  while (qualifies(i)) ++i;
+  return is_at(i, "{") || is_at(i, ":") || is_at(i, ";") || is_at(i, "->") || is_at(i, "=");
+}
+
+Index Unit::signature_end(const Item& item) const {
+  Index i = item.params.end + 1;
+  while (i < item.tokens.end && tokens_[i].is_identifier() &&
+         (is_address_space(tokens_[i].text) || is_at(i, "const") || is_at(i, "volatile") || is_at(i, "noexcept"))) {
+    ++i;
+  }
+  return i;
+}
+
 Index Unit::skip_type(Index i, Index end) const {
   bool have_type = false;
   while (i < end) {

@@ -75,6 +75,11 @@ class Unit {
   Index angle_close(Index i, Index end) const { return match_[i] < end ? match_[i] : no_index; }
   // Splits at the commas that stand in no bracket and no template argument list.
   std::vector<Range> split_commas(Range range) const;
+  // Whether the address space at `i` stands behind a member function's parameters, where it says what the
+  // object may be: "T get() const device { ... }".
+  bool qualifies_member(Index i) const;
+  // The first token behind the parameters of `item`, a function, and what qualifies them.
+  Index signature_end(const Item& item) const;
   // Where the declarator begins in a declaration that begins at `i`: behind specifiers and type.
   Index skip_type(Index i, Index end) const;
 

@@ -100,6 +100,10 @@ void Translator::emit_items(const std::vector<Index>& items) {
         emit_range({item.tokens.begin, begin});
       }
       if (!is_static) raw(" static ");
+      // "template <> int f(int)" inside a class, which GCC refuses: a plain overload is preferred alike.
+      if (member && item.is_template && item.template_params.empty() && is(item.name_at + 1, "(")) {
+        begin = item.template_params.end + 1;
+      }
       const Index body = item.body.end != 0 ? item.body.begin : item.tokens.end;
       head_ = {item.tokens.begin, body};
       emit_range({begin, body});
@@ -151,13 +155,13 @@ bool Translator::is_repeated(const Item& item, std::unordered_map<std::string, I
   const bool function = item.kind == ItemKind::function && item.body.end != 0;
   const bool record = item.kind == ItemKind::record && item.is_template;
   if ((!function && !record) || item.is_kernel) return false;
-  const Range head = {item.tokens.begin, function ? item.params.end : item.body.begin - 1};
+  const Range head = {item.tokens.begin, function ? unit_.signature_end(item) : item.body.begin - 1};
   const auto index = static_cast<Index>(&item - unit_.items().data());
   const auto [other, fresh] = seen.emplace(comparable(head), index);
   if (fresh) return false;
   const Item& first = unit_.items()[other->second];
-  const Range first_rest = {function ? first.params.end : first.body.begin, first.tokens.end};
-  if (comparable({function ? item.params.end : item.body.begin, item.tokens.end}) == comparable(first_rest)) return true;
+  const Range first_rest = {function ? unit_.signature_end(first) : first.body.begin - 1, first.tokens.end};
+  if (comparable({head.end, item.tokens.end}) == comparable(first_rest)) return true;
   const Token& first_place = unit_.at(first.name_at);
   unit_.sources().fail(unit_.at(item.name_at),
                        "\"" + std::string(unit_.at(item.name_at).text) + "\" differs from its declaration in " +
@@ -173,7 +177,7 @@ std::string Translator::comparable(Range range) const {
       continue;
     }
     const std::string_view word = unit_.at(i).text;
-    if (word == "constant") {
+    if (word == "constant" && !unit_.qualifies_member(i)) {
       const bool doubled = is(i + 1, "const") || (i > range.begin && is(i - 1, "const"));
       if (!doubled) text += "const ";
     } else if (!is_address_space(word) && word != "inline" && word != "static" && word != "constexpr") {
@@ -259,7 +263,7 @@ Index Translator::emit_identifier(Index i) {
   if (in_body_ && !threadgroup_type_ && (word == "threadgroup" || is_qualifier(word))) {
     if (threadgroup_declaration_end(i) != no_index) return emit_threadgroup_variables(i);
   }
-  if (word == "constant") return emit_constant_qualifier(i);
+  if (word == "constant" && !unit_.qualifies_member(i)) return emit_constant_qualifier(i);
   if (is_address_space(word) || word == "kernel" || word == "vertex" || word == "fragment") return i + 1;
   if (word == "coherent" && !is(i + 1, "=") && i + 1 < unit_.tokens().size() &&
       (unit_.at(i + 1).is_identifier() || is(i + 1, "("))) {

@@ -327,6 +327,39 @@ TEST_CASE(user_overloads_join_those_of_the_library) {
   CHECK_EQ(out[2], 7.0f);
 }
 
+TEST_CASE(members_are_qualified_and_specialised) {
+  const auto program = read(R"(
+    template <typename T> constant bool is_number = false;
+    template <> constant bool is_number<float> = true;
+    struct Cell {
+      float v;
+      Cell(float x) thread : v(x) {}
+      Cell(float x) device : v(x) {}
+      Cell(float x) constant : v(x) {}
+      float get() const device { return v; }
+      float get() const threadgroup { return v; }
+      float get() const constant { return v; }
+      template <typename T> float of(T x) { return 1; }
+      template <> float of(float x) { return 2 + x; }
+    };
+    struct Plain { float v; };
+    namespace metal { inline Plain max(Plain a, Plain b) { return a.v > b.v ? a : b; } }
+    kernel void k(device float* out [[buffer(0)]]) {
+      Cell c(4);
+      out[0] = c.get() + c.of(3) * 10 + c.of(3.0f) * 100;
+      out[1] = is_number<float> + 2 * is_number<int>;
+      out[2] = metal::max(Plain{1}, Plain{8}).v + metal::max(1.0, 2.0);
+    }
+  )");
+  const Module module(*program, "k");
+  if (!module) return;
+  std::vector<float> out(3);
+  module.run({out.data()}, {1, 1, 1}, {1, 1, 1});
+  CHECK_EQ(out[0], 514.0f);
+  CHECK_EQ(out[1], 1.0f);
+  CHECK_EQ(out[2], 10.0f);
+}
+
 TEST_CASE(compiler_errors_point_into_the_users_text) {
   const auto program = read("#define STEP(x) x += missing_name;\n\nkernel void k(device float* out [[buffer(0)]]) {\n"
                             "  float4 v = float4(1.0);\n  out[0] = v.x + undeclared;\n  STEP(out[1])\n}\n");
