@@ -76,11 +76,15 @@ def random_inputs(random: np.random.Generator, lanes: int, rows: int, vocabulary
     def bf16(*shape: int) -> np.ndarray:
         return random.standard_normal(shape, np.float32).astype(BF16)
 
+    def codebook() -> np.ndarray:
+        rows = bf16(min(vocabulary, 4099), 256)  # repeated: a large one takes seconds to make
+        return np.resize(rows, (vocabulary, 256))
+
     return Inputs(
         logits=random.standard_normal((lanes, rows, vocabulary), np.float32) * np.float32(2),
         selector_hidden=(bf16(lanes, rows, 256).astype(np.float32) / 16).astype(BF16),
-        predecessor_codebook=bf16(vocabulary, 256),
-        successor_codebook=bf16(vocabulary, 256),
+        predecessor_codebook=codebook(),
+        successor_codebook=codebook(),
         uniforms=random.random((lanes, rows - 1), np.float32),
         anchors=random.integers(0, vocabulary, lanes).tolist(),
         temperatures=[None] * lanes,
