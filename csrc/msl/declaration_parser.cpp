@@ -8,13 +8,13 @@ namespace {
 
 bool opens(const Token& token) { return token.is("(") || token.is("[") || token.is("{"); }
 
-bool is_record_word(const Token& token) { return token.is("struct") || token.is("class") || token.is("union"); }
+bool is_record_word(const Token& token) {
+  return token.is("struct") || token.is("class") || token.is("union");
+}
 
 }  // namespace
 
-void DeclarationParser::parse() {
-  parse_scope({0, static_cast<Index>(tokens_.size())}, no_index);
-}
+void DeclarationParser::parse() { parse_scope({0, static_cast<Index>(tokens_.size())}, no_index); }
 
 Index DeclarationParser::add(Item item, Index parent) {
   const auto index = static_cast<Index>(unit_.items_.size());
@@ -41,7 +41,8 @@ void DeclarationParser::parse_scope(Range range, Index parent) {
 bool DeclarationParser::parse_block(Index begin, Index parent, Index& end) {
   Index i = begin;
   if (is(i, "inline") && is(i + 1, "namespace")) ++i;
-  if (is(i, "extern") && i + 1 < tokens_.size() && tokens_[i + 1].kind == TokenKind::string && is(i + 2, "{")) {
+  if (is(i, "extern") && i + 1 < tokens_.size() && tokens_[i + 1].kind == TokenKind::string &&
+      is(i + 2, "{")) {
     i += 2;
   } else if (is(i, "namespace")) {
     for (++i; i < tokens_.size() && !is(i, "{"); ++i) {
@@ -254,8 +255,8 @@ void DeclarationParser::add_declarators(Index at, Item& item) const {
     } else if (!initialiser && token.is_identifier()) {
       Index next = i + 1;  // behind the arguments of a specialised variable template
       if (is(next, "<") && unit_.match(next) != no_index) next = unit_.match(next) + 1;
-      const bool ends = is(next, ";") || is(next, "=") || is(next, "[") || is(next, ",") || is(next, "{") ||
-                        is(next, ":");
+      const bool ends =
+          is(next, ";") || is(next, "=") || is(next, "[") || is(next, ",") || is(next, "{") || is(next, ":");
       if (!ends) {
         i = next - 1;
         continue;

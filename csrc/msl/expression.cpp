@@ -13,9 +13,9 @@ struct Operator {
   std::string_view spelling;
   int precedence;
 };
-constexpr Operator operators[] = {{"||", 1}, {"&&", 2}, {"|", 3},  {"^", 4},  {"&", 5},  {"==", 6},
-                                  {"!=", 6}, {"<", 7},  {">", 7},  {"<=", 7}, {">=", 7}, {"<<", 8},
-                                  {">>", 8}, {"+", 9},  {"-", 9},  {"*", 10}, {"/", 10}, {"%", 10}};
+constexpr Operator operators[] = {{"||", 1}, {"&&", 2}, {"|", 3}, {"^", 4},  {"&", 5},  {"==", 6},
+                                  {"!=", 6}, {"<", 7},  {">", 7}, {"<=", 7}, {">=", 7}, {"<<", 8},
+                                  {">>", 8}, {"+", 9},  {"-", 9}, {"*", 10}, {"/", 10}, {"%", 10}};
 
 int precedence_of(const Token& token) {
   for (const Operator& op : operators) {
@@ -174,9 +174,11 @@ Value literal_value(const Token& token) {
   for (const char c : text) {
     if (c == '\'') continue;
     const char lower = c | 0x20;
-    const unsigned digit = c >= '0' && c <= '9' ? unsigned(c - '0')
-                           : lower >= 'a' && lower <= 'f' ? unsigned(lower - 'a' + 10) : 99u;
-    if (digit >= base || value > (std::numeric_limits<std::uint64_t>::max() - digit) / base) return std::nullopt;
+    const unsigned digit = c >= '0' && c <= '9'           ? unsigned(c - '0')
+                           : lower >= 'a' && lower <= 'f' ? unsigned(lower - 'a' + 10)
+                                                          : 99u;
+    if (digit >= base || value > (std::numeric_limits<std::uint64_t>::max() - digit) / base)
+      return std::nullopt;
     value = value * base + digit;
   }
   return static_cast<std::int64_t>(value);

@@ -18,19 +18,32 @@ struct ScalarName {
 };
 
 constexpr ScalarName scalar_names[] = {
-    {"bool", "bool", ScalarType::boolean, 1},          {"char", "char", ScalarType::int8, 1},
-    {"int8_t", "char", ScalarType::int8, 1},           {"uchar", "uchar", ScalarType::uint8, 1},
-    {"uint8_t", "uchar", ScalarType::uint8, 1},        {"short", "short", ScalarType::int16, 2},
-    {"int16_t", "short", ScalarType::int16, 2},        {"ushort", "ushort", ScalarType::uint16, 2},
-    {"uint16_t", "ushort", ScalarType::uint16, 2},     {"int", "int", ScalarType::int32, 4},
-    {"int32_t", "int", ScalarType::int32, 4},          {"uint", "uint", ScalarType::uint32, 4},
-    {"uint32_t", "uint", ScalarType::uint32, 4},       {"long", "long", ScalarType::int64, 8},
-    {"int64_t", "long", ScalarType::int64, 8},         {"ulong", "ulong", ScalarType::uint64, 8},
-    {"uint64_t", "ulong", ScalarType::uint64, 8},      {"size_t", "ulong", ScalarType::uint64, 8},
-    {"ptrdiff_t", "long", ScalarType::int64, 8},       {"intptr_t", "long", ScalarType::int64, 8},
-    {"uintptr_t", "ulong", ScalarType::uint64, 8},     {"half", "half", ScalarType::float16, 2},
-    {"bfloat", "bfloat", ScalarType::bfloat16, 2},     {"float", "float", ScalarType::float32, 4},
-    {"atomic_int", "atomic_int", ScalarType::int32, 4}, {"atomic_uint", "atomic_uint", ScalarType::uint32, 4},
+    {"bool", "bool", ScalarType::boolean, 1},
+    {"char", "char", ScalarType::int8, 1},
+    {"int8_t", "char", ScalarType::int8, 1},
+    {"uchar", "uchar", ScalarType::uint8, 1},
+    {"uint8_t", "uchar", ScalarType::uint8, 1},
+    {"short", "short", ScalarType::int16, 2},
+    {"int16_t", "short", ScalarType::int16, 2},
+    {"ushort", "ushort", ScalarType::uint16, 2},
+    {"uint16_t", "ushort", ScalarType::uint16, 2},
+    {"int", "int", ScalarType::int32, 4},
+    {"int32_t", "int", ScalarType::int32, 4},
+    {"uint", "uint", ScalarType::uint32, 4},
+    {"uint32_t", "uint", ScalarType::uint32, 4},
+    {"long", "long", ScalarType::int64, 8},
+    {"int64_t", "long", ScalarType::int64, 8},
+    {"ulong", "ulong", ScalarType::uint64, 8},
+    {"uint64_t", "ulong", ScalarType::uint64, 8},
+    {"size_t", "ulong", ScalarType::uint64, 8},
+    {"ptrdiff_t", "long", ScalarType::int64, 8},
+    {"intptr_t", "long", ScalarType::int64, 8},
+    {"uintptr_t", "ulong", ScalarType::uint64, 8},
+    {"half", "half", ScalarType::float16, 2},
+    {"bfloat", "bfloat", ScalarType::bfloat16, 2},
+    {"float", "float", ScalarType::float32, 4},
+    {"atomic_int", "atomic_int", ScalarType::int32, 4},
+    {"atomic_uint", "atomic_uint", ScalarType::uint32, 4},
     {"atomic_bool", "atomic_bool", ScalarType::boolean, 1},
     {"atomic_float", "atomic_float", ScalarType::float32, 4},
     {"atomic_ulong", "atomic_ulong", ScalarType::uint64, 8},
@@ -63,14 +76,16 @@ std::optional<TypeInfo> builtin_type(std::string_view name) {
   }
   const std::size_t size = plain.size();
   std::string_view element;
-  if (size > 3 && plain[size - 2] == 'x' && is_component_count(plain[size - 1]) && is_component_count(plain[size - 3])) {
+  if (size > 3 && plain[size - 2] == 'x' && is_component_count(plain[size - 1]) &&
+      is_component_count(plain[size - 3])) {
     element = plain.substr(0, size - 3);
     type.columns = static_cast<std::uint32_t>(plain[size - 3] - '0');
   } else if (size > 1 && is_component_count(plain[size - 1])) {
     element = plain.substr(0, size - 1);
   }
   const ScalarName* scalar = element.empty() ? nullptr : find_scalar(element);
-  if (!scalar || scalar->name != scalar->canonical || scalar->name.starts_with("atomic_")) return std::nullopt;
+  if (!scalar || scalar->name != scalar->canonical || scalar->name.starts_with("atomic_"))
+    return std::nullopt;
   type.scalar = scalar->scalar;
   type.components = static_cast<std::uint32_t>(plain[size - 1] - '0');
   type.name = name;
@@ -105,7 +120,8 @@ std::uint64_t TypeTable::alignas_of(Range range, const Bindings& bindings, int d
   return alignment;
 }
 
-std::shared_ptr<const StructLayout> TypeTable::record_layout(Index index, const Bindings& bindings, int depth) const {
+std::shared_ptr<const StructLayout> TypeTable::record_layout(Index index, const Bindings& bindings,
+                                                             int depth) const {
   const auto known = layouts_.find(index);
   if (known != layouts_.end()) return known->second;
   if (depth > max_depth) return nullptr;
@@ -124,7 +140,8 @@ std::shared_ptr<const StructLayout> TypeTable::record_layout(Index index, const 
     layout->is_union |= unit_.is_at(i, "union");
     if (unit_.is_at(i, ":")) return nullptr;  // base classes: their layout is not derived
   }
-  for (Index i = item.body.end; i < item.tokens.end; ++i) packed |= unit_.is_at(i, "packed") || unit_.is_at(i, "__packed__");
+  for (Index i = item.body.end; i < item.tokens.end; ++i)
+    packed |= unit_.is_at(i, "packed") || unit_.is_at(i, "__packed__");
   layout->alignment = alignas_of(head, bindings, depth);
   if (!add_fields(*layout, item, bindings, packed, depth)) return nullptr;
   layout->size = std::max<std::uint64_t>(round_up(layout->size, layout->alignment), layout->alignment);

@@ -127,8 +127,7 @@ class Substitution {
     std::string text = "\"";
     for (std::size_t i = 0; i < argument.size(); ++i) {
       if (i > 0 && argument[i].space_before) text += ' ';
-      const bool quotes =
-          argument[i].kind == TokenKind::string || argument[i].kind == TokenKind::character;
+      const bool quotes = argument[i].kind == TokenKind::string || argument[i].kind == TokenKind::character;
       for (const char c : argument[i].text) {
         if (quotes && (c == '"' || c == '\\')) text += '\\';
         text += c;
@@ -157,8 +156,9 @@ void define_value(SourceSet& sources, MacroTable& macros, std::string_view name,
     Token token;
     token.text = sources.keep(std::string(value.substr(at, space - at)));
     const char first = token.text.front();
-    token.kind = first >= '0' && first <= '9'                              ? TokenKind::number
-                 : first == '(' || first == ')' ? TokenKind::punctuator : TokenKind::identifier;
+    token.kind = first >= '0' && first <= '9'   ? TokenKind::number
+                 : first == '(' || first == ')' ? TokenKind::punctuator
+                                                : TokenKind::identifier;
     token.space_before = at > 0;
     macro->body.push_back(token);
     at = space + 1;
@@ -234,8 +234,8 @@ void define_standard_macros(SourceSet& sources, MacroTable& macros) {
   define_builtin(macros, "__COUNTER__", Macro::Builtin::counter);
 }
 
-std::vector<Token> substitute(SourceSet& sources, const Macro& macro, const std::vector<MacroArgument>& arguments,
-                              const Token& place) {
+std::vector<Token> substitute(SourceSet& sources, const Macro& macro,
+                              const std::vector<MacroArgument>& arguments, const Token& place) {
   return Substitution(sources, macro, arguments, place).run();
 }
 

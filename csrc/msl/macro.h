@@ -15,8 +15,8 @@ struct Macro {
   std::vector<std::string_view> params;
   std::vector<Token> body;
   bool function_like = false;
-  bool variadic = false;   // the last parameter takes the rest
-  bool disabled = false;   // while its own expansion is read
+  bool variadic = false;  // the last parameter takes the rest
+  bool disabled = false;  // while its own expansion is read
   Builtin builtin = Builtin::none;
 };
 
@@ -35,7 +35,7 @@ struct MacroArgument {
 
 // The body of `macro` with its parameters replaced; `arguments` has one entry a parameter. The tokens made
 // stand at `place`, except those that came from the arguments.
-std::vector<Token> substitute(SourceSet& sources, const Macro& macro, const std::vector<MacroArgument>& arguments,
-                              const Token& place);
+std::vector<Token> substitute(SourceSet& sources, const Macro& macro,
+                              const std::vector<MacroArgument>& arguments, const Token& place);
 
 }  // namespace metalane::msl

@@ -1,14 +1,14 @@
 // Modules: function constants as values, and the entry that runs a kernel for one thread after another.
 #include "msl/module_writer.h"
 
+#include <metalane/error.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <set>
 #include <unordered_map>
-
-#include <metalane/error.h>
 
 #include "msl/translator.h"
 
@@ -67,7 +67,8 @@ std::optional<std::string> integer_text(const FunctionConstant& constant, const 
   const auto range = integer_range(constant.type.scalar);
   std::string text;
   if (const auto* number = std::get_if<std::int64_t>(&value.value)) {
-    const bool fits = *number < 0 ? *number >= range->low : static_cast<std::uint64_t>(*number) <= range->high;
+    const bool fits =
+        *number < 0 ? *number >= range->low : static_cast<std::uint64_t>(*number) <= range->high;
     if (!fits) return std::nullopt;
     // The most negative number has no literal of its own.
     if (*number == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807L - 1)";
@@ -111,13 +112,15 @@ std::optional<std::string> floating_text(const FunctionConstant& constant, const
 std::string expected_value(const FunctionConstant& constant) {
   const auto range = integer_range(constant.type.scalar);
   if (range) {
-    return "a " + constant.type.name + " from " + std::to_string(range->low) + " to " + std::to_string(range->high);
+    return "a " + constant.type.name + " from " + std::to_string(range->low) + " to " +
+           std::to_string(range->high);
   }
   if (constant.type.scalar == ScalarType::boolean) return "a bool";
   return "a number for the " + constant.type.name;
 }
 
-ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constant, const ConstantValue& value) {
+ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constant,
+                           const ConstantValue& value) {
   std::optional<std::string> text;
   if (constant.type.components != 1 || constant.type.columns != 1) {
     text = std::nullopt;
@@ -130,8 +133,8 @@ ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constan
     text = floating_text(constant, value);
   }
   if (!text) {
-    throw ArgumentError(kernel.signature.name, "function constant \"" + constant.name + "\"", expected_value(constant),
-                        shown(value));
+    throw ArgumentError(kernel.signature.name, "function constant \"" + constant.name + "\"",
+                        expected_value(constant), shown(value));
   }
   return {true, *text};
 }
@@ -152,14 +155,16 @@ class ModuleWriter {
  public:
   explicit ModuleWriter(const ModuleRequest& request)
       : request_(request), unit_(request.unit), reached_(request.reachability.reach(request.kernel)) {
-    for (const auto& declared : request.constants) constant_items_.emplace(declared.item, declared.constant.name);
+    for (const auto& declared : request.constants)
+      constant_items_.emplace(declared.item, declared.constant.name);
   }
 
   std::string write() {
-    if (const auto& refusal = request_.kernel.refusal) unit_.sources().fail(unit_.at(refusal->at), refusal->what);
+    if (const auto& refusal = request_.kernel.refusal)
+      unit_.sources().fail(unit_.at(refusal->at), refusal->what);
     bind_constants();
-    const Translation translation{unit_,           reached_, constants_, constant_items_, "metalane_kernel_tag",
-                                  !request_.is_part};
+    const Translation translation{
+        unit_, reached_, constants_, constant_items_, "metalane_kernel_tag", !request_.is_part};
     Translator translator(translation);
     translator.emit_program();
     const std::string program = translator.text();
@@ -199,8 +204,8 @@ class ModuleWriter {
       if (constants_.count(declared.constant.name)) continue;
       const bool needed = reached_[declared.item] && !is_queried(declared.constant.name);
       if (needed) {
-        throw ArgumentError(op, "function constant \"" + declared.constant.name + "\"", "given (the kernel uses it)",
-                            "nothing");
+        throw ArgumentError(op, "function constant \"" + declared.constant.name + "\"",
+                            "given (the kernel uses it)", "nothing");
       }
       // Declared all the same: the branch that Metal would not look at must still compile.
       constants_[declared.constant.name] = {false, declared.constant.type.name + "()"};
@@ -223,7 +228,8 @@ class ModuleWriter {
       std::string path;
       for (Index i = scope.tokens.begin; i + 1 < scope.body.begin; ++i) {
         const bool keyword = unit_.is_at(i, "namespace") || unit_.is_at(i, "inline");
-        if (!keyword && unit_.at(i).kind != TokenKind::string && !unit_.is_at(i, "extern")) path += unit_.at(i).text;
+        if (!keyword && unit_.at(i).kind != TokenKind::string && !unit_.is_at(i, "extern"))
+          path += unit_.at(i).text;
       }
       if (!path.empty()) name = path + "::" + name;
     }
@@ -314,8 +320,9 @@ struct metalane_reference {
       const std::string index = std::to_string(parameter.index);
       text += std::string("  const ") + (parameter.is_reference ? "metalane_reference" : "metalane_pointer") +
               " argument_" + std::to_string(i) + "{" +
-              (parameter.attribute == "buffer" ? "launch.buffers[" + index + "]"
-                                               : "group->threadgroup_memory + launch.threadgroup_offsets[" + index + "]") +
+              (parameter.attribute == "buffer"
+                   ? "launch.buffers[" + index + "]"
+                   : "group->threadgroup_memory + launch.threadgroup_offsets[" + index + "]") +
               "};\n";
     }
     // A kernel that never waits takes all its threads at once, and is a plain loop.
@@ -326,7 +333,8 @@ struct metalane_reference {
   uint32_t x = begin % size_x, y = begin / size_x % size_y, z = begin / size_x / size_y;
   for (uint32_t thread = begin; thread < end; ++thread) {
     group->current_thread = thread;
-    )" + call + R"(
+    )" + call +
+             R"(
     if (++x == size_x) {
       x = 0;
       if (++y == size_y) y = 0, ++z;
@@ -342,7 +350,8 @@ struct metalane_reference {
     const uint32_t row = thread / size_x;
     const uint32_t x = thread - row * size_x, y = row % size_y, z = row / size_y;
     (void)x, (void)y, (void)z;
-    )" + call + R"(
+    )" + call +
+           R"(
     ++group->finished_threads;
   }
 }
@@ -352,8 +361,8 @@ struct metalane_reference {
   std::string table(const std::vector<Site>& sites) const {
     std::string text = "const metalane_site metalane_sites[] = {\n";
     for (const Site& site : sites) {
-      text += "  {\"" + std::string(site.operation) + "\", " + quoted(unit_.sources().name(site.place.file)) + ", " +
-              std::to_string(site.place.line) + ", " + std::to_string(site.place.column) + "},\n";
+      text += "  {\"" + std::string(site.operation) + "\", " + quoted(unit_.sources().name(site.place.file)) +
+              ", " + std::to_string(site.place.line) + ", " + std::to_string(site.place.column) + "},\n";
     }
     if (sites.empty()) text += "  {nullptr, nullptr, 0, 0},\n";
     text += R"(};
@@ -365,7 +374,8 @@ uint32_t metalane_bytes() { return ::metal::detail::threadgroup_bytes<metalane_k
                               ", metalane_attach, metalane_bytes, metalane_entry};\n";
     if (request_.is_part) return text + "const metalane_module metalane_module_table = " + value + "}\n}}\n";
     return text + "}\n#pragma GCC visibility pop\nextern \"C\" __attribute__((visibility(\"default\"))) " +
-           "const metalane_module " + request_.symbol + ";\nconst metalane_module " + request_.symbol + " = " + value;
+           "const metalane_module " + request_.symbol + ";\nconst metalane_module " + request_.symbol +
+           " = " + value;
   }
 
   const ModuleRequest& request_;

@@ -1,10 +1,10 @@
 // The text of a module round the translated program: tag, entry function, sites and the exported table.
 #pragma once
 
+#include <metalane/kernel.h>
+
 #include <string>
 #include <vector>
-
-#include <metalane/kernel.h>
 
 #include "msl/reachability.h"
 #include "msl/signature.h"

@@ -16,7 +16,8 @@ namespace {
 
 class ProgramImpl final : public Program {
  public:
-  ProgramImpl(const std::string& name, const std::string& text, const std::map<std::string, std::string>& headers)
+  ProgramImpl(const std::string& name, const std::string& text,
+              const std::map<std::string, std::string>& headers)
       : unit_(sources_, preprocess(sources_, name, text, headers)),
         types_(unit_),
         kernels_(read_kernels(unit_, types_)),
@@ -66,8 +67,8 @@ class ProgramImpl final : public Program {
                               (known.empty() ? "no kernels" : known));
   }
 
-  std::string module_text(const Kernel& kernel, const std::vector<ConstantValue>& values, const std::string& symbol,
-                          bool is_part) const {
+  std::string module_text(const Kernel& kernel, const std::vector<ConstantValue>& values,
+                          const std::string& symbol, bool is_part) const {
     try {
       return write_module({unit_, reachability_, constants_, kernel, values, symbol, is_part});
     } catch (const CompileError& error) {

@@ -5,14 +5,14 @@
 // from end to end, so that every error points into the user's text.
 #pragma once
 
+#include <metalane/error.h>
+#include <metalane/kernel.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <metalane/error.h>
-#include <metalane/kernel.h>
 
 namespace metalane::msl {
 

@@ -54,14 +54,14 @@ class Preprocessor {
  private:
   struct Conditional {
     Token opened;
-    bool taken = false;      // some group of it was active
+    bool taken = false;  // some group of it was active
     bool seen_else = false;
   };
   struct OpenFile {
     const SourceFile* file;
     std::size_t next = 0;
     std::vector<Conditional> conditionals;
-    std::int64_t line_shift = 0;       // from #line
+    std::int64_t line_shift = 0;  // from #line
     std::int32_t presumed_file = -1;
   };
   // Tokens to read before the file goes on; `macro` is enabled again behind them.
@@ -138,7 +138,8 @@ class Preprocessor {
     } else if (word.is("include") || word.is("import")) {
       include(word, rest);
     } else if (word.is("if") || word.is("ifdef") || word.is("ifndef")) {
-      const bool active = word.is("if") ? condition(word, rest) : is_defined(name_in(word, rest).text) == word.is("ifdef");
+      const bool active =
+          word.is("if") ? condition(word, rest) : is_defined(name_in(word, rest).text) == word.is("ifdef");
       files_.back().conditionals.push_back({word, active, false});
       if (!active) skip_group();
     } else if (word.is("elif") || word.is("else")) {
@@ -279,8 +280,8 @@ class Preprocessor {
     }
     if (once_.count(found->first)) return;
     if (files_.size() >= max_include_depth) {
-      sources_.fail(word, "includes nest deeper than " + std::to_string(max_include_depth) +
-                              " (does \"" + found->first + "\" include itself?)");
+      sources_.fail(word, "includes nest deeper than " + std::to_string(max_include_depth) + " (does \"" +
+                              found->first + "\" include itself?)");
     }
     auto [at, fresh] = lexed_.try_emplace(found->first, nullptr);
     if (fresh) at->second = &sources_.add(found->first, found->second);
@@ -295,7 +296,8 @@ class Preprocessor {
       if (rest[i].is("defined")) {
         const bool parenthesis = i + 1 < rest.size() && rest[i + 1].is("(");
         const std::size_t name = i + (parenthesis ? 2 : 1);
-        if (name >= rest.size() || !rest[name].is_identifier()) sources_.fail(rest[i], "\"defined\" needs a name");
+        if (name >= rest.size() || !rest[name].is_identifier())
+          sources_.fail(rest[i], "\"defined\" needs a name");
         line.push_back(number(rest[i], is_defined(rest[name].text)));
         i = parenthesis ? name + 1 : name;
       } else if (rest[i].text.starts_with("__has_") && i + 1 < rest.size() && rest[i + 1].is("(")) {
@@ -417,7 +419,8 @@ class Preprocessor {
         ++depth;
       } else if (token.is(")") && --depth == 0) {
         break;
-      } else if (token.is(",") && depth == 1 && !(macro.variadic && arguments.size() >= macro.params.size())) {
+      } else if (token.is(",") && depth == 1 &&
+                 !(macro.variadic && arguments.size() >= macro.params.size())) {
         arguments.emplace_back();
         continue;
       }
@@ -431,8 +434,9 @@ class Preprocessor {
     if (macro.params.empty() && arguments.size() == 1 && arguments[0].raw.empty()) arguments.clear();
     if (macro.variadic && arguments.size() + 1 == macro.params.size()) arguments.emplace_back();
     if (arguments.size() != macro.params.size()) {
-      sources_.fail(name, "macro " + std::string(name.text) + " takes " + std::to_string(macro.params.size()) +
-                              " arguments, got " + std::to_string(arguments.size()));
+      sources_.fail(name, "macro " + std::string(name.text) + " takes " +
+                              std::to_string(macro.params.size()) + " arguments, got " +
+                              std::to_string(arguments.size()));
     }
     for (MacroArgument& argument : arguments) argument.expanded = expand_list(argument.raw, name);
     return arguments;

@@ -65,7 +65,8 @@ std::vector<bool> ReachabilityIndex::reach(const Kernel& kernel) const {
     if (reached[index]) return;
     reached[index] = true;
     open.push_back(index);
-    for (Index up = unit_.items()[index].parent; up != no_index; up = unit_.items()[up].parent) reached[up] = true;
+    for (Index up = unit_.items()[index].parent; up != no_index; up = unit_.items()[up].parent)
+      reached[up] = true;
   };
   const auto follow = [&](const Token& token) {
     if (!token.is_identifier()) return;
@@ -75,7 +76,8 @@ std::vector<bool> ReachabilityIndex::reach(const Kernel& kernel) const {
   };
   for (const Index index : always_) {
     reached[index] = true;
-    for (Index up = unit_.items()[index].parent; up != no_index; up = unit_.items()[up].parent) reached[up] = true;
+    for (Index up = unit_.items()[index].parent; up != no_index; up = unit_.items()[up].parent)
+      reached[up] = true;
   }
   mark(kernel.item);
   for (const TokenList& argument : kernel.template_arguments) {

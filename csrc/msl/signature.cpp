@@ -127,8 +127,9 @@ class SignatureReader {
     };
     if (count("*") + count("&") == 0) {
       if (!is_thread_attribute(bound.parameter.attribute)) {
-        refuse(bound.parameter.at, "argument \"" + bound.parameter.name +
-                                       "\" is neither a pointer, nor a reference, nor a thread position or size");
+        refuse(bound.parameter.at,
+               "argument \"" + bound.parameter.name +
+                   "\" is neither a pointer, nor a reference, nor a thread position or size");
       } else if (!declarator.extents.empty() || bound.parameter.type.columns != 1 ||
                  bound.parameter.type.components > 3 ||
                  (bound.parameter.type.scalar != ScalarType::uint32 &&
@@ -158,11 +159,13 @@ class SignatureReader {
     } else if (is_thread_attribute(attribute.name)) {
       bound.parameter.attribute = attribute.name;
     } else if (attribute.name != "maybe_unused" && attribute.name != "id") {
-      refuse(attribute.at, "attribute \"" + std::string(attribute.name) + "\" is not supported on the CPU device");
+      refuse(attribute.at,
+             "attribute \"" + std::string(attribute.name) + "\" is not supported on the CPU device");
     }
   }
 
-  void read_pointer(const Declarator& declarator, std::ptrdiff_t pointers, std::ptrdiff_t references, Bound& bound) {
+  void read_pointer(const Declarator& declarator, std::ptrdiff_t pointers, std::ptrdiff_t references,
+                    Bound& bound) {
     const bool array_reference = references == 1 && pointers == 0 && !declarator.extents.empty();
     bool is_const = false;
     bool have_space = false;
@@ -176,10 +179,12 @@ class SignatureReader {
       }
     }
     const std::string argument = "argument \"" + bound.parameter.name + "\"";
-    if (!have_space) refuse(bound.parameter.at, argument + " must point into device, constant or threadgroup memory");
+    if (!have_space)
+      refuse(bound.parameter.at, argument + " must point into device, constant or threadgroup memory");
     if (pointers + references != 1 || (!declarator.extents.empty() && !array_reference)) {
-      refuse(bound.parameter.at, argument + ": pointers to pointers and arrays of buffers are not supported on the "
-                                            "CPU device");
+      refuse(bound.parameter.at, argument +
+                                     ": pointers to pointers and arrays of buffers are not supported on the "
+                                     "CPU device");
     }
     for (const Token& token : declarator.operators) {
       if (token.is("(") && !array_reference) {
@@ -191,13 +196,16 @@ class SignatureReader {
     const bool threadgroup = bound.space == AddressSpace::threadgroup;
     if (bound.parameter.attribute.empty()) bound.parameter.attribute = threadgroup ? "threadgroup" : "buffer";
     if (bound.parameter.attribute != (threadgroup ? "threadgroup" : "buffer")) {
-      refuse(bound.parameter.at, argument + " cannot have the attribute \"" + bound.parameter.attribute + "\"");
+      refuse(bound.parameter.at,
+             argument + " cannot have the attribute \"" + bound.parameter.attribute + "\"");
     }
     if (array_reference) {
       std::uint64_t count = 1;
       for (const Range& extent : declarator.extents) {
         const auto value = types_.evaluate(types_.tokens(extent), bindings_);
-        count = value && *value > 0 && *value < (1 << 30) && count < (1u << 30) ? count * static_cast<std::uint64_t>(*value) : 0;
+        count = value && *value > 0 && *value < (1 << 30) && count < (1u << 30)
+                    ? count * static_cast<std::uint64_t>(*value)
+                    : 0;
       }
       TypeInfo array;
       array.name = bound.parameter.type.name + "[" + std::to_string(count) + "]";
@@ -267,22 +275,48 @@ std::string spelled_arguments(const std::vector<TokenList>& arguments) {
 }  // namespace
 
 bool is_thread_attribute(std::string_view name) {
-  return std::find(std::begin(thread_attributes), std::end(thread_attributes), name) != std::end(thread_attributes);
+  return std::find(std::begin(thread_attributes), std::end(thread_attributes), name) !=
+         std::end(thread_attributes);
 }
 
 // Names that a program may use for its own things count only where they stand as a type.
 bool unsupported_word(const Unit& unit, Index i) {
-  static constexpr std::string_view templates[] = {
-      "texture1d", "texture1d_array", "texture2d", "texture2d_array", "texture2d_ms", "texture2d_ms_array",
-      "texture3d", "texturecube", "texturecube_array", "texture_buffer", "depth2d", "depth2d_array", "depth2d_ms",
-      "depth2d_ms_array", "depthcube", "depthcube_array", "imageblock", "visible_function_table",
-      "intersection_function_table", "intersector", "intersection_query", "acceleration_structure", "tensor"};
-  static constexpr std::string_view names[] = {
-      "sampler", "instance_acceleration_structure", "primitive_acceleration_structure", "command_buffer",
-      "render_pipeline_state", "compute_pipeline_state", "render_command", "compute_command"};
+  static constexpr std::string_view templates[] = {"texture1d",
+                                                   "texture1d_array",
+                                                   "texture2d",
+                                                   "texture2d_array",
+                                                   "texture2d_ms",
+                                                   "texture2d_ms_array",
+                                                   "texture3d",
+                                                   "texturecube",
+                                                   "texturecube_array",
+                                                   "texture_buffer",
+                                                   "depth2d",
+                                                   "depth2d_array",
+                                                   "depth2d_ms",
+                                                   "depth2d_ms_array",
+                                                   "depthcube",
+                                                   "depthcube_array",
+                                                   "imageblock",
+                                                   "visible_function_table",
+                                                   "intersection_function_table",
+                                                   "intersector",
+                                                   "intersection_query",
+                                                   "acceleration_structure",
+                                                   "tensor"};
+  static constexpr std::string_view names[] = {"sampler",
+                                               "instance_acceleration_structure",
+                                               "primitive_acceleration_structure",
+                                               "command_buffer",
+                                               "render_pipeline_state",
+                                               "compute_pipeline_state",
+                                               "render_command",
+                                               "compute_command"};
   const std::string_view word = unit.at(i).text;
-  if (unit.is_at(i + 1, "<")) return std::find(std::begin(templates), std::end(templates), word) != std::end(templates);
-  const bool declares = i + 1 < unit.tokens().size() && (unit.at(i + 1).is_identifier() || unit.is_at(i + 1, "("));
+  if (unit.is_at(i + 1, "<"))
+    return std::find(std::begin(templates), std::end(templates), word) != std::end(templates);
+  const bool declares =
+      i + 1 < unit.tokens().size() && (unit.at(i + 1).is_identifier() || unit.is_at(i + 1, "("));
   return declares && std::find(std::begin(names), std::end(names), word) != std::end(names);
 }
 
@@ -339,8 +373,9 @@ std::vector<Kernel> read_kernels(const Unit& unit, const TypeTable& types) {
     const auto [other, fresh] = seen.emplace(kernel.signature.name, place);
     if (!fresh) {
       const Token& first = unit.at(other->second);
-      unit.sources().fail(unit.at(place), "kernel \"" + kernel.signature.name + "\" is declared a second time; first in " +
-                                              unit.sources().name(first.file) + ":" + std::to_string(first.line));
+      unit.sources().fail(unit.at(place),
+                          "kernel \"" + kernel.signature.name + "\" is declared a second time; first in " +
+                              unit.sources().name(first.file) + ":" + std::to_string(first.line));
     }
     SignatureReader(unit, types, unit.items()[kernel.item], kernel).read();
     kernels.push_back(std::move(kernel));
@@ -359,7 +394,8 @@ std::vector<FunctionConstantDeclaration> read_function_constants(const Unit& uni
           if (attribute.name != "function_constant") continue;
           const auto index = types.evaluate(types.tokens(attribute.argument), {});
           if (!index || *index < 0 || *index > 65535 || declarator.name_at == no_index) {
-            unit.sources().fail(unit.at(attribute.at), "function_constant index must be a constant from 0 to 65535");
+            unit.sources().fail(unit.at(attribute.at),
+                                "function_constant index must be a constant from 0 to 65535");
           }
           FunctionConstant constant;
           constant.name = unit.at(declarator.name_at).text;

@@ -1,11 +1,11 @@
 // Kernels of a program: what each takes, and what the adapter needs to call it.
 #pragma once
 
+#include <metalane/kernel.h>
+
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <metalane/kernel.h>
 
 #include "msl/syntax.h"
 #include "msl/types.h"
@@ -26,7 +26,7 @@ struct KernelParameter {
 
 struct Kernel {
   KernelSignature signature;
-  Index item = no_index;                    // the function
+  Index item = no_index;  // the function
   std::vector<TokenList> template_arguments;
   bool is_template = false;
   Range template_range;                     // the same arguments as tokens of the unit

@@ -105,18 +105,16 @@ class BracketMatcher {
 }  // namespace
 
 bool is_address_space(std::string_view word) {
-  static constexpr std::string_view words[] = {"device",           "constant",    "threadgroup",
-                                               "thread",           "ray_data",    "object_data",
-                                               "threadgroup_imageblock"};
+  static constexpr std::string_view words[] = {"device",   "constant",    "threadgroup",           "thread",
+                                               "ray_data", "object_data", "threadgroup_imageblock"};
   return one_of(word, words);
 }
 
 bool is_qualifier(std::string_view word) {
-  static constexpr std::string_view words[] = {"const",    "volatile",     "static",       "constexpr", "inline",
-                                               "extern",   "restrict",     "__restrict",   "__restrict__",
-                                               "typename", "coherent",     "mutable",      "register",
-                                               "kernel",   "friend",       "__inline__",   "__inline",
-                                               "explicit", "virtual",      "thread_local"};
+  static constexpr std::string_view words[] = {
+      "const",      "volatile",     "static",   "constexpr", "inline",  "extern",      "restrict",
+      "__restrict", "__restrict__", "typename", "coherent",  "mutable", "register",    "kernel",
+      "friend",     "__inline__",   "__inline", "explicit",  "virtual", "thread_local"};
   return one_of(word, words);
 }
 
@@ -162,7 +160,8 @@ std::vector<Range> Unit::split_commas(Range range) const {
 bool Unit::qualifies_member(Index i) const {
   const auto qualifies = [&](Index k) {
     return k < tokens_.size() && tokens_[k].is_identifier() &&
-           (is_address_space(tokens_[k].text) || is_at(k, "const") || is_at(k, "volatile") || is_at(k, "noexcept"));
+           (is_address_space(tokens_[k].text) || is_at(k, "const") || is_at(k, "volatile") ||
+            is_at(k, "noexcept"));
   };
   Index first = i;
   while (first > 0 && qualifies(first - 1)) --first;
@@ -174,7 +173,8 @@ bool Unit::qualifies_member(Index i) const {
 Index Unit::signature_end(const Item& item) const {
   Index i = item.params.end + 1;
   while (i < item.tokens.end && tokens_[i].is_identifier() &&
-         (is_address_space(tokens_[i].text) || is_at(i, "const") || is_at(i, "volatile") || is_at(i, "noexcept"))) {
+         (is_address_space(tokens_[i].text) || is_at(i, "const") || is_at(i, "volatile") ||
+          is_at(i, "noexcept"))) {
     ++i;
   }
   return i;

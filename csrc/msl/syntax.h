@@ -38,13 +38,13 @@ enum class ItemKind : std::uint8_t {
 struct Item {
   ItemKind kind = ItemKind::other;
   Range tokens;
-  Range template_params;  // between < and > of the last template header
+  Range template_params;     // between < and > of the last template header
   bool is_template = false;  // has a template header, `template <>` included
   bool is_kernel = false;
-  Index name_at = no_index;  // the function, record or first variable
+  Index name_at = no_index;             // the function, record or first variable
   std::vector<std::string_view> names;  // all that it declares for its scope
-  Range params;                          // between the parentheses of a function
-  Range body;                            // between the braces
+  Range params;                         // between the parentheses of a function
+  Range body;                           // between the braces
   Index parent = no_index;
   std::vector<Index> children;  // of scopes and records
   bool has_fields = false;      // a record, also one inside a typedef
@@ -61,10 +61,12 @@ class Unit {
   const Token& at(Index i) const { return tokens_[i]; }
   const std::vector<Item>& items() const { return items_; }
   const std::vector<Index>& top() const { return top_; }
-  // The other end of the bracket at `i`; for < and > the other end if they may enclose template arguments, else
-  // no_index. A ">>" that closes two lists is the end of both and names the outer one.
+  // The other end of the bracket at `i`; for < and > the other end if they may enclose template arguments,
+  // else no_index. A ">>" that closes two lists is the end of both and names the outer one.
   Index match(Index i) const { return match_[i]; }
-  bool is_at(Index i, std::string_view spelling) const { return i < tokens_.size() && tokens_[i].text == spelling; }
+  bool is_at(Index i, std::string_view spelling) const {
+    return i < tokens_.size() && tokens_[i].text == spelling;
+  }
   // Whether an attribute [[...]] begins at `i`.
   bool attribute_at(Index i) const {
     return is_at(i, "[") && is_at(i + 1, "[") && match_[i] == match_[i + 1] + 1;

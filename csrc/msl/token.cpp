@@ -1,9 +1,9 @@
 // Source texts, spellings, and errors with the offending line.
 #include "msl/token.h"
 
-#include <algorithm>
-
 #include <metalane/error.h>
+
+#include <algorithm>
 
 namespace metalane::msl {
 namespace {
@@ -39,8 +39,9 @@ const SourceFile& SourceSet::add(const std::string& name, const std::string& tex
   SourceFile& file = new_file(name);
   const auto index = static_cast<std::uint16_t>(files_.size() - 1);
   if (text.size() > max_text_bytes) {
-    fail(index, 1, 1, "the source has " + std::to_string(text.size()) + " bytes; at most " +
-                          std::to_string(max_text_bytes) + " are read");
+    fail(index, 1, 1,
+         "the source has " + std::to_string(text.size()) + " bytes; at most " +
+             std::to_string(max_text_bytes) + " are read");
   }
   std::vector<std::size_t> splices;
   file.text.reserve(text.size());
@@ -77,7 +78,8 @@ void SourceSet::fail(const Token& at, const std::string& what) const {
 
 void SourceSet::fail(std::uint16_t file, std::uint32_t line, std::uint32_t column,
                      const std::string& what) const {
-  std::string message = files_[file].name + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + what;
+  std::string message =
+      files_[file].name + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + what;
   const std::string shown = line_of(files_[file].text, line);
   if (!shown.empty()) {
     message += "\n  " + shown;

@@ -18,23 +18,64 @@ bool is_word(char c) {
 
 // Functions of MSL whose lanes or threads wait for each other.
 bool is_rendezvous(std::string_view name) {
-  static const std::unordered_set<std::string_view> names = {
-      "threadgroup_barrier", "simdgroup_barrier",
-      "simd_sum", "simd_product", "simd_min", "simd_max", "simd_and", "simd_or", "simd_xor",
-      "simd_prefix_inclusive_sum", "simd_prefix_exclusive_sum",
-      "simd_prefix_inclusive_product", "simd_prefix_exclusive_product",
-      "simd_broadcast", "simd_broadcast_first", "simd_shuffle", "simd_shuffle_up", "simd_shuffle_down",
-      "simd_shuffle_xor", "simd_shuffle_rotate_up", "simd_shuffle_rotate_down",
-      "simd_shuffle_and_fill_up", "simd_shuffle_and_fill_down",
-      "simd_ballot", "simd_all", "simd_any", "simd_is_first", "simd_active_threads_mask",
-      "quad_sum", "quad_product", "quad_min", "quad_max", "quad_and", "quad_or", "quad_xor",
-      "quad_prefix_inclusive_sum", "quad_prefix_exclusive_sum",
-      "quad_prefix_inclusive_product", "quad_prefix_exclusive_product",
-      "quad_broadcast", "quad_broadcast_first", "quad_shuffle", "quad_shuffle_up", "quad_shuffle_down",
-      "quad_shuffle_xor", "quad_shuffle_rotate_up", "quad_shuffle_rotate_down",
-      "quad_shuffle_and_fill_up", "quad_shuffle_and_fill_down",
-      "quad_ballot", "quad_all", "quad_any", "quad_is_first", "quad_active_threads_mask",
-      "simdgroup_load", "simdgroup_store", "simdgroup_multiply", "simdgroup_multiply_accumulate"};
+  static const std::unordered_set<std::string_view> names = {"threadgroup_barrier",
+                                                             "simdgroup_barrier",
+                                                             "simd_sum",
+                                                             "simd_product",
+                                                             "simd_min",
+                                                             "simd_max",
+                                                             "simd_and",
+                                                             "simd_or",
+                                                             "simd_xor",
+                                                             "simd_prefix_inclusive_sum",
+                                                             "simd_prefix_exclusive_sum",
+                                                             "simd_prefix_inclusive_product",
+                                                             "simd_prefix_exclusive_product",
+                                                             "simd_broadcast",
+                                                             "simd_broadcast_first",
+                                                             "simd_shuffle",
+                                                             "simd_shuffle_up",
+                                                             "simd_shuffle_down",
+                                                             "simd_shuffle_xor",
+                                                             "simd_shuffle_rotate_up",
+                                                             "simd_shuffle_rotate_down",
+                                                             "simd_shuffle_and_fill_up",
+                                                             "simd_shuffle_and_fill_down",
+                                                             "simd_ballot",
+                                                             "simd_all",
+                                                             "simd_any",
+                                                             "simd_is_first",
+                                                             "simd_active_threads_mask",
+                                                             "quad_sum",
+                                                             "quad_product",
+                                                             "quad_min",
+                                                             "quad_max",
+                                                             "quad_and",
+                                                             "quad_or",
+                                                             "quad_xor",
+                                                             "quad_prefix_inclusive_sum",
+                                                             "quad_prefix_exclusive_sum",
+                                                             "quad_prefix_inclusive_product",
+                                                             "quad_prefix_exclusive_product",
+                                                             "quad_broadcast",
+                                                             "quad_broadcast_first",
+                                                             "quad_shuffle",
+                                                             "quad_shuffle_up",
+                                                             "quad_shuffle_down",
+                                                             "quad_shuffle_xor",
+                                                             "quad_shuffle_rotate_up",
+                                                             "quad_shuffle_rotate_down",
+                                                             "quad_shuffle_and_fill_up",
+                                                             "quad_shuffle_and_fill_down",
+                                                             "quad_ballot",
+                                                             "quad_all",
+                                                             "quad_any",
+                                                             "quad_is_first",
+                                                             "quad_active_threads_mask",
+                                                             "simdgroup_load",
+                                                             "simdgroup_store",
+                                                             "simdgroup_multiply",
+                                                             "simdgroup_multiply_accumulate"};
   return names.count(name) != 0;
 }
 
@@ -91,7 +132,8 @@ void Translator::emit_items(const std::vector<Index>& items) {
       emit_record(item);
     } else if (item.kind == ItemKind::function) {
       bool is_static = member || !translation_.internal_linkage || unit_.at(item.name_at).is("operator");
-      for (Index i = item.tokens.begin; i < item.name_at; ++i) is_static |= is(i, "static") || is(i, "extern");
+      for (Index i = item.tokens.begin; i < item.name_at; ++i)
+        is_static |= is(i, "static") || is(i, "extern");
       // Neither an explicit specialisation nor a member defined outside its class may have a storage class.
       is_static |= (item.is_template && item.template_params.empty()) || is(item.name_at - 1, "::");
       Index begin = item.tokens.begin;
@@ -118,8 +160,8 @@ void Translator::emit_items(const std::vector<Index>& items) {
         if (!swizzle_fields_.count(name)) continue;
         const std::string call(name);
         const std::string field = "metalane_field_" + call;
-        raw(" auto& " + call + "() { return " + field + "; } const auto& " + call + "() const { return " + field +
-            "; }");
+        raw(" auto& " + call + "() { return " + field + "; } const auto& " + call + "() const { return " +
+            field + "; }");
       }
     }
   }
@@ -143,7 +185,8 @@ void Translator::emit_function_constant(Index index, std::string_view name) {
   const Token& place = unit_.at(item.name_at);
   put(place, "constexpr");
   for (const Token& token : declarators.front().type) {
-    if (token.is_identifier() && !is_qualifier(token.text) && !is_address_space(token.text)) put(place, token.text);
+    if (token.is_identifier() && !is_qualifier(token.text) && !is_address_space(token.text))
+      put(place, token.text);
   }
   put(place, name);
   raw(" = " + value.initialiser + ";");
@@ -164,8 +207,9 @@ bool Translator::is_repeated(const Item& item, std::unordered_map<std::string, I
   if (comparable({head.end, item.tokens.end}) == comparable(first_rest)) return true;
   const Token& first_place = unit_.at(first.name_at);
   unit_.sources().fail(unit_.at(item.name_at),
-                       "\"" + std::string(unit_.at(item.name_at).text) + "\" differs from its declaration in " +
-                           unit_.sources().name(first_place.file) + ":" + std::to_string(first_place.line) +
+                       "\"" + std::string(unit_.at(item.name_at).text) +
+                           "\" differs from its declaration in " + unit_.sources().name(first_place.file) +
+                           ":" + std::to_string(first_place.line) +
                            " by address space alone and has another body: not supported on the CPU device");
 }
 
@@ -290,7 +334,8 @@ Index Translator::emit_constant_qualifier(Index i) {
   for (Index k = i; k > 0 && unit_.at(k - 1).is_identifier() && is_qualifier(unit_.at(k - 1).text); --k) {
     is_const |= is(k - 1, "const");
   }
-  for (Index k = i + 1; k < unit_.tokens().size() && (unit_.at(k).is_identifier() || is(k, "<") || is(k, "::")); ++k) {
+  for (Index k = i + 1;
+       k < unit_.tokens().size() && (unit_.at(k).is_identifier() || is(k, "<") || is(k, "::")); ++k) {
     is_const |= is(k, "const");
     if (!is(k, "<")) continue;
     if (unit_.match(k) == no_index) break;
@@ -326,9 +371,9 @@ Index Translator::emit_rendezvous(Index i) {
   if (is(open, "<") && unit_.match(open) != no_index) open = unit_.match(open) + 1;
   const Token* previous = i > 0 ? &unit_.at(i - 1) : nullptr;
   const bool member = previous && (previous->is(".") || previous->is("->"));
-  const bool declared = previous && previous->is_identifier() && !previous->is("return") && !previous->is("else") &&
-                        !previous->is("do") && !previous->is("case") && !previous->is("not") &&
-                        !previous->is("and") && !previous->is("or");
+  const bool declared = previous && previous->is_identifier() && !previous->is("return") &&
+                        !previous->is("else") && !previous->is("do") && !previous->is("case") &&
+                        !previous->is("not") && !previous->is("and") && !previous->is("or");
   put(name, name.text);
   if (!is(open, "(") || member) return i + 1;
   const bool own_declaration = head_.contains(i) && own_functions_.count(name.text);
@@ -346,7 +391,8 @@ Index Translator::emit_rendezvous(Index i) {
 }
 
 Index Translator::emit_constant_query(Index i) {
-  const auto found = is(i + 3, ")") ? translation_.constants.find(unit_.at(i + 2).text) : translation_.constants.end();
+  const auto found =
+      is(i + 3, ")") ? translation_.constants.find(unit_.at(i + 2).text) : translation_.constants.end();
   if (found == translation_.constants.end()) {
     unit_.sources().fail(unit_.at(i), "is_function_constant_defined needs the name of a function constant");
   }
@@ -355,7 +401,8 @@ Index Translator::emit_constant_query(Index i) {
 }
 
 Index Translator::threadgroup_declaration_end(Index i) const {
-  if (i > 0 && !is(i - 1, ";") && !is(i - 1, "{") && !is(i - 1, "}") && !is(i - 1, ":") && !unit_.attribute_at(i)) {
+  if (i > 0 && !is(i - 1, ";") && !is(i - 1, "{") && !is(i - 1, "}") && !is(i - 1, ":") &&
+      !unit_.attribute_at(i)) {
     return no_index;
   }
   Index at = i;
@@ -380,13 +427,15 @@ Index Translator::emit_threadgroup_variables(Index i) {
   const Range type = {i, unit_.skip_type(i, end - 1)};
   for (Index k = type.begin; k < type.end; ++k) {
     if (is(k, "{")) {
-      unit_.sources().fail(unit_.at(k), "a threadgroup variable of an unnamed type is not supported on the CPU device");
+      unit_.sources().fail(unit_.at(k),
+                           "a threadgroup variable of an unnamed type is not supported on the CPU device");
     }
   }
   for (const Declarator& declarator : read_declarators(unit_, {i, end - 1})) {
     const Token& name = unit_.at(declarator.name_at);
     if (declarator.has_initialiser) {
-      unit_.sources().fail(name, "threadgroup variable \"" + std::string(name.text) + "\" cannot have an initialiser");
+      unit_.sources().fail(
+          name, "threadgroup variable \"" + std::string(name.text) + "\" cannot have an initialiser");
     }
     put(name, "auto& " + std::string(name.text));
     raw(" = ::metal::detail::threadgroup_variable<" + std::string(translation_.tag) + ", ");
@@ -406,7 +455,8 @@ Index Translator::emit_threadgroup_variables(Index i) {
   return end;
 }
 
-// "T a[N] = {[0 ... N - 1] = x}": designators of arrays are no C++, so that assignments follow the declaration.
+// "T a[N] = {[0 ... N - 1] = x}": designators of arrays are no C++, so that assignments follow the
+// declaration.
 Index Translator::emit_array_designators(Index i) {
   const Range list = {i + 2, unit_.match(i + 1)};
   Index name = i;
@@ -419,7 +469,8 @@ Index Translator::emit_array_designators(Index i) {
     if (part.empty()) continue;
     const Index close = is(part.begin, "[") ? unit_.match(part.begin) : part.end;
     if (close >= part.end || !is(close + 1, "=")) {
-      unit_.sources().fail(unit_.at(part.begin), "elements with and without [index] cannot be mixed on the CPU device");
+      unit_.sources().fail(unit_.at(part.begin),
+                           "elements with and without [index] cannot be mixed on the CPU device");
     }
     Index dots = part.begin;
     while (dots < close && !is(dots, "...")) ++dots;

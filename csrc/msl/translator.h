@@ -29,8 +29,8 @@ struct Translation {
   const std::vector<bool>& reached;
   const std::unordered_map<std::string_view, ConstantText>& constants;  // by name
   const std::unordered_map<Index, std::string_view>& constant_items;    // declarations of function constants
-  std::string_view tag;       // the type that names the kernel to threadgroup_variable
-  bool internal_linkage;      // functions get `static`; off inside an unnamed namespace
+  std::string_view tag;   // the type that names the kernel to threadgroup_variable
+  bool internal_linkage;  // functions get `static`; off inside an unnamed namespace
 };
 
 class Translator {
@@ -76,11 +76,11 @@ class Translator {
   std::vector<Site> sites_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
   std::unordered_set<std::string_view> own_functions_;   // functions named like a rendezvous
-  Token last_;               // the last one put
+  Token last_;                                           // the last one put
   bool last_verbatim_ = false;
-  bool inline_ = false;      // no line control
+  bool inline_ = false;  // no line control
   std::size_t line_begin_ = 0;
-  std::uint32_t line_ = 0;   // of the text at the cursor, as #line gives it
+  std::uint32_t line_ = 0;  // of the text at the cursor, as #line gives it
   std::int32_t file_ = -1;
   int threadgroup_variables_ = 0;
   bool in_body_ = false;

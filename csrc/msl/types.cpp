@@ -77,7 +77,9 @@ std::string spelled(const TokenList& tokens) {
 }
 
 std::string_view integer_name(const std::vector<std::string_view>& words) {
-  const auto has = [&](std::string_view word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  const auto has = [&](std::string_view word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
   const bool is_unsigned = has("unsigned");
   if (has("char")) return is_unsigned ? "uchar" : "char";
   if (has("short")) return is_unsigned ? "ushort" : "short";
@@ -206,7 +208,8 @@ TypeTable::TypeTable(const Unit& unit) : unit_(unit) {
                item.kind == ItemKind::enumeration) {
       for (const std::string_view name : item.names) named_[name].push_back(i);
     }
-    if (item.kind == ItemKind::enumeration || (item.kind == ItemKind::alias && item.body.end != 0 && !item.is_record())) {
+    if (item.kind == ItemKind::enumeration ||
+        (item.kind == ItemKind::alias && item.body.end != 0 && !item.is_record())) {
       add_enumerators(item);
     }
   }
@@ -301,7 +304,8 @@ TypeInfo TypeTable::resolve(const Declarator& declarator, const Bindings& bindin
   return resolve(declarator.type, bindings);
 }
 
-TypeTable::Resolved TypeTable::resolve_counted(const TokenList& type, const Bindings& bindings, int depth) const {
+TypeTable::Resolved TypeTable::resolve_counted(const TokenList& type, const Bindings& bindings,
+                                               int depth) const {
   if (depth > max_depth || ++work_ > max_work) return {opaque(spelled(type)), 0};
   std::vector<std::string_view> integer_words;
   for (std::size_t i = 0; i < type.size(); ++i) {
@@ -381,7 +385,8 @@ TypeTable::Resolved TypeTable::resolve_named(std::string_view name, const std::v
     if (chosen->kind == ItemKind::enumeration) {
       TypeInfo type = *builtin_type("int");
       for (Index i = chosen->tokens.begin; i + 1 < chosen->body.begin; ++i) {
-        if (unit_.is_at(i, ":")) type = resolve_counted(tokens({i + 1, chosen->body.begin - 1}), {}, depth + 1).type;
+        if (unit_.is_at(i, ":"))
+          type = resolve_counted(tokens({i + 1, chosen->body.begin - 1}), {}, depth + 1).type;
       }
       type.name = name;
       return {type, 0};
@@ -404,9 +409,9 @@ TypeTable::Resolved TypeTable::resolve_named(std::string_view name, const std::v
 }
 
 // vec<T, N>, packed_vec<T, N>, matrix<T, C, R>, array<T, N>, atomic<T>.
-std::optional<TypeTable::Resolved> TypeTable::resolve_builtin_template(std::string_view name,
-                                                                       const std::vector<TokenList>& arguments,
-                                                                       const Bindings& bindings, int depth) const {
+std::optional<TypeTable::Resolved> TypeTable::resolve_builtin_template(
+    std::string_view name, const std::vector<TokenList>& arguments, const Bindings& bindings,
+    int depth) const {
   if (arguments.empty()) return std::nullopt;
   const TypeInfo element = resolve_counted(arguments[0], bindings, depth + 1).type;
   if (name == "atomic" || name == "_atomic") return Resolved{element, 0};
@@ -416,7 +421,8 @@ std::optional<TypeTable::Resolved> TypeTable::resolve_builtin_template(std::stri
     if (!number || *number < 1 || *number > (std::int64_t(1) << 32)) return std::nullopt;
     numbers.push_back(*number);
   }
-  if (name == "array" && numbers.size() == 1) return Resolved{element, static_cast<std::uint64_t>(numbers[0])};
+  if (name == "array" && numbers.size() == 1)
+    return Resolved{element, static_cast<std::uint64_t>(numbers[0])};
   const bool is_vector = (name == "vec" || name == "packed_vec") && numbers.size() == 1;
   const bool is_matrix = name == "matrix" && numbers.size() == 2;
   for (const std::int64_t number : numbers) {

@@ -1,6 +1,8 @@
 // What types mean: sizes, alignments and layouts as Metal has them, and the integer constants they rest on.
 #pragma once
 
+#include <metalane/kernel.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -9,8 +11,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
-
-#include <metalane/kernel.h>
 
 #include "msl/expression.h"
 #include "msl/syntax.h"
@@ -23,8 +23,8 @@ using Bindings = std::unordered_map<std::string_view, TokenList>;
 
 // One declarator with the type before it: "device const T* p [[buffer(0)]]", "uint x[4]".
 struct Declarator {
-  TokenList type;                 // specifiers and type, without pointers
-  std::vector<Token> operators;   // * and &, in order, and the qualifiers among them
+  TokenList type;                // specifiers and type, without pointers
+  std::vector<Token> operators;  // * and &, in order, and the qualifiers among them
   Index name_at = no_index;
   std::vector<Range> extents;     // contents of each [ ]
   std::vector<Range> attributes;  // contents of each [[ ]]
@@ -60,9 +60,10 @@ class TypeTable {
   };
 
   Resolved resolve_counted(const TokenList& type, const Bindings& bindings, int depth) const;
-  Resolved resolve_named(std::string_view name, const std::vector<TokenList>* arguments, const Bindings& bindings,
-                         int depth) const;
-  std::optional<Resolved> resolve_builtin_template(std::string_view name, const std::vector<TokenList>& arguments,
+  Resolved resolve_named(std::string_view name, const std::vector<TokenList>* arguments,
+                         const Bindings& bindings, int depth) const;
+  std::optional<Resolved> resolve_builtin_template(std::string_view name,
+                                                   const std::vector<TokenList>& arguments,
                                                    const Bindings& bindings, int depth) const;
   Resolved resolve_alias(Index index, const Bindings& bindings, int depth) const;
   std::shared_ptr<const StructLayout> record_layout(Index item, const Bindings& bindings, int depth) const;
@@ -70,7 +71,8 @@ class TypeTable {
                   int depth) const;
   bool add_record_member(StructLayout& layout, Index index, const Bindings& bindings, bool packed,
                          int depth) const;
-  std::optional<std::int64_t> evaluate(const TokenList& expression, const Bindings& bindings, int depth) const;
+  std::optional<std::int64_t> evaluate(const TokenList& expression, const Bindings& bindings,
+                                       int depth) const;
   std::optional<std::int64_t> constant(std::string_view name, int depth) const;
   void add_enumerators(const Item& item);
   void place(StructLayout& layout, StructField field, std::uint64_t alignment) const;
@@ -80,7 +82,8 @@ class TypeTable {
   std::unordered_map<std::string_view, std::vector<Index>> named_;  // records, aliases, enumerations
   std::unordered_map<std::string_view, Range> constants_;           // initialisers
   std::unordered_map<std::string_view, std::optional<std::int64_t>> enumerators_;
-  std::unordered_map<Index, std::shared_ptr<const StructLayout>> layouts_;  // of records that are no templates
+  std::unordered_map<Index, std::shared_ptr<const StructLayout>>
+      layouts_;  // of records that are no templates
   // Types and constants looked at: bounds chains that double at each link.
   mutable std::atomic<std::uint32_t> work_{0};
 };

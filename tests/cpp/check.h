@@ -54,7 +54,8 @@ template <typename A, typename B>
 void equal(const A& given, const B& expected, const char* file, int line, const char* expression) {
   const bool ok = given == expected;
   report(ok, file, line,
-         ok ? std::string() : std::string(expression) + ": got " + shown(given) + ", expected " + shown(expected));
+         ok ? std::string()
+            : std::string(expression) + ": got " + shown(given) + ", expected " + shown(expected));
 }
 
 // Runs every case, or those whose name contains argv[1]; the exit status says whether all checks held.
@@ -76,26 +77,27 @@ inline int run_all(int argc, char** argv) {
 
 }  // namespace check
 
-#define TEST_CASE(name)                                        \
-  static void name();                                          \
+#define TEST_CASE(name)                                            \
+  static void name();                                              \
   static const check::Registration name##_registered(#name, name); \
   static void name()
 
 #define CHECK(condition) check::report(bool(condition), __FILE__, __LINE__, #condition)
 #define CHECK_EQ(given, expected) check::equal((given), (expected), __FILE__, __LINE__, #given)
 // `statement` must throw `Exception` whose what() contains `text`.
-#define CHECK_THROWS(statement, Exception, text)                                                     \
-  do {                                                                                               \
-    std::string outcome = "nothing was thrown";                                                      \
-    bool ok = false;                                                                                 \
-    try {                                                                                            \
-      statement;                                                                                     \
-    } catch (const Exception& error) {                                                               \
-      ok = std::string(error.what()).find(text) != std::string::npos;                                \
-      outcome = error.what();                                                                        \
-    }                                                                                                \
-    check::report(ok, __FILE__, __LINE__, std::string(#statement " must throw " #Exception " with \"") + \
-                                              (text) + "\", but: " + outcome);                       \
+#define CHECK_THROWS(statement, Exception, text)                                                        \
+  do {                                                                                                  \
+    std::string outcome = "nothing was thrown";                                                         \
+    bool ok = false;                                                                                    \
+    try {                                                                                               \
+      statement;                                                                                        \
+    } catch (const Exception& error) {                                                                  \
+      ok = std::string(error.what()).find(text) != std::string::npos;                                   \
+      outcome = error.what();                                                                           \
+    }                                                                                                   \
+    check::report(                                                                                      \
+        ok, __FILE__, __LINE__,                                                                         \
+        std::string(#statement " must throw " #Exception " with \"") + (text) + "\", but: " + outcome); \
   } while (false)
 
 #define CHECK_MAIN() \

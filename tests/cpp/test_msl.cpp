@@ -29,14 +29,17 @@ std::string read_error(const std::string& text, const Headers& headers = {}) {
 }
 
 // Reading `text` must fail with a message that begins with `expected`.
-void check_error(const std::string& text, const std::string& expected, int line, const Headers& headers = {}) {
+void check_error(const std::string& text, const std::string& expected, int line,
+                 const Headers& headers = {}) {
   const std::string error = read_error(text, headers);
-  check::report(error.starts_with(expected), __FILE__, line, "expected \"" + expected + "\", got \"" + error + "\"");
+  check::report(error.starts_with(expected), __FILE__, line,
+                "expected \"" + expected + "\", got \"" + error + "\"");
 }
 
 // What `expression` expands to: the initialiser of a constant, tokens separated by spaces.
 std::string expanded(const std::string& defines, const std::string& expression, const Headers& headers = {}) {
-  const std::string text = read(defines + "\nconstant int value = [" + expression + "];", headers)->expanded_text();
+  const std::string text =
+      read(defines + "\nconstant int value = [" + expression + "];", headers)->expanded_text();
   std::string flat;
   bool place = false;
   const std::size_t begin = text.find('[');
@@ -121,16 +124,22 @@ TEST_CASE(conditions_choose_one_group) {
   CHECK_EQ(chosen("0 && 1 / 0"), "no");
   CHECK_EQ(chosen("__METAL_VERSION__ == 320 && defined(__METAL__) && __METAL_MACOS__"), "yes");
   CHECK_EQ(chosen("__has_include(<metal_stdlib>) && !__has_include(\"nope.h\")"), "yes");
-  CHECK_EQ(expanded("#if 0\n#if 1\n' unbalanced \" text\n#endif\n#elif 1\n#define R second\n#else\n#error no\n#endif", "R"),
-           "second");
+  CHECK_EQ(
+      expanded(
+          "#if 0\n#if 1\n' unbalanced \" text\n#endif\n#elif 1\n#define R second\n#else\n#error no\n#endif",
+          "R"),
+      "second");
 }
 
 TEST_CASE(includes_come_from_the_given_headers) {
   const Headers headers = {{"lib/a.h", "#pragma once\n#include \"b.h\"\n"},
                            {"lib/b.h", "#ifndef B\n#define B 3\n#endif\n"},
                            {"loop.h", "#include \"loop.h\"\n"}};
-  CHECK_EQ(expanded("#include \"lib/a.h\"\n#include <lib/a.h>\n#include <metal_stdlib>\n#include <metal_simdgroup>", "B", headers),
-           "3");
+  CHECK_EQ(
+      expanded(
+          "#include \"lib/a.h\"\n#include <lib/a.h>\n#include <metal_stdlib>\n#include <metal_simdgroup>",
+          "B", headers),
+      "3");
   check_error("\n#include \"nope.h\"\n", "test.metal:2:2: header \"nope.h\" is not registered", __LINE__);
   CHECK(read_error("#include \"loop.h\"\n", headers).find("include itself") != std::string::npos);
 }
@@ -139,11 +148,13 @@ TEST_CASE(errors_stand_where_the_user_wrote) {
   check_error("int f() {\n  return (1;\n}\n", "test.metal:3:1: \"}\" closes nothing\n", __LINE__);
   check_error("kernel void k() {", "test.metal:1:17: \"{\" is never closed\n", __LINE__);
   check_error("int a;\n\t/* open", "test.metal:2:2: unterminated /* comment\n", __LINE__);
-  check_error("#define M \\\n 1\nint \x01;", "test.metal:3:5: byte 0x01 is no part of the language", __LINE__);
+  check_error("#define M \\\n 1\nint \x01;", "test.metal:3:5: byte 0x01 is no part of the language",
+              __LINE__);
   check_error("\n#error stop  here\n", "test.metal:2:2: #error stop here", __LINE__);
   check_error("#line 40 \"other.metal\"\n)", "other.metal:40:1: \")\" closes nothing", __LINE__);
   check_error("#if 1\n", "test.metal:1:2: #if without #endif", __LINE__);
-  check_error("kernel void a() {}\nkernel void a() {}\n", "test.metal:2:13: kernel \"a\" is declared a second time; first in test.metal:1\n", __LINE__);
+  check_error("kernel void a() {}\nkernel void a() {}\n",
+              "test.metal:2:13: kernel \"a\" is declared a second time; first in test.metal:1\n", __LINE__);
   // The offending line with a caret below the column.
   CHECK(read_error("int x = 1;\nint y = 2);\n").find("\n  int y = 2);\n           ^") != std::string::npos);
 }
@@ -198,18 +209,20 @@ TEST_CASE(layouts_match_metal) {
     const char* name;
     std::uint64_t offset, size, count;
   };
-  const Expected expected[] = {
-      {"n", 0, 4, 0},        {"v", 16, 16, 0},      {"p", 32, 12, 0},      {"h", 48, 8, 0},
-      {"m", 64, 48, 0},      {"hm", 112, 16, 0},    {"flag", 128, 1, 0},   {"small", 129, 1, 0},
-      {"op", 132, 4, 0},     {"r", 144, 96, 6},     {"inner", 240, 32, 2}, {"index", 272, 4, 0},
-      {"b", 276, 2, 0},      {"big", 280, 8, 0},    {"tile", 288, 12, 0},  {"counter", 300, 4, 0},
-      {"four", 304, 16, 4},  {"bytes", 320, 4, 0},  {"f", 324, 4, 0},      {"bits", 324, 4, 0},
-      {"pair", 328, 2, 0}};
+  const Expected expected[] = {{"n", 0, 4, 0},         {"v", 16, 16, 0},      {"p", 32, 12, 0},
+                               {"h", 48, 8, 0},        {"m", 64, 48, 0},      {"hm", 112, 16, 0},
+                               {"flag", 128, 1, 0},    {"small", 129, 1, 0},  {"op", 132, 4, 0},
+                               {"r", 144, 96, 6},      {"inner", 240, 32, 2}, {"index", 272, 4, 0},
+                               {"b", 276, 2, 0},       {"big", 280, 8, 0},    {"tile", 288, 12, 0},
+                               {"counter", 300, 4, 0}, {"four", 304, 16, 4},  {"bytes", 320, 4, 0},
+                               {"f", 324, 4, 0},       {"bits", 324, 4, 0},   {"pair", 328, 2, 0}};
   CHECK_EQ(outer->fields.size(), std::size(expected));
   for (const Expected& e : expected) {
     const StructField& given = field(*outer, e.name);
-    CHECK_EQ(std::string(e.name) + "@" + std::to_string(given.offset), std::string(e.name) + "@" + std::to_string(e.offset));
-    CHECK_EQ(std::string(e.name) + "#" + std::to_string(given.size), std::string(e.name) + "#" + std::to_string(e.size));
+    CHECK_EQ(std::string(e.name) + "@" + std::to_string(given.offset),
+             std::string(e.name) + "@" + std::to_string(e.offset));
+    CHECK_EQ(std::string(e.name) + "#" + std::to_string(given.size),
+             std::string(e.name) + "#" + std::to_string(e.size));
     CHECK_EQ(given.count, e.count);
   }
   CHECK_EQ(outer->size, 336u);
@@ -334,9 +347,11 @@ TEST_CASE(unsupported_kernels_leave_the_others_alone) {
     kernel void wide(device double* a) {}
   )");
   CHECK(program->adapt("good", {}).find("sample_it") == std::string::npos);
-  CHECK_THROWS(program->adapt("image", {}), CompileError, "test.metal:4:23: argument \"t\": texture2d is not supported on the CPU device");
+  CHECK_THROWS(program->adapt("image", {}), CompileError,
+               "test.metal:4:23: argument \"t\": texture2d is not supported on the CPU device");
   CHECK_THROWS(program->adapt("inner", {}), CompileError, "sampler is not supported on the CPU device");
-  CHECK_THROWS(program->adapt("no_space", {}), CompileError, "argument \"out\" must point into device, constant or threadgroup memory");
+  CHECK_THROWS(program->adapt("no_space", {}), CompileError,
+               "argument \"out\" must point into device, constant or threadgroup memory");
   CHECK_THROWS(program->adapt("twice", {}), CompileError, "buffer index 1 is used twice");
   CHECK_THROWS(program->adapt("value", {}), CompileError, "argument \"n\" is neither a pointer");
   CHECK_THROWS(program->adapt("far", {}), CompileError, "buffer index must be a constant from 0 to 30");
@@ -363,8 +378,10 @@ TEST_CASE(function_constants_are_checked) {
   CHECK(text.find("constexpr uchar small = 255L;") != std::string::npos);
   CHECK(text.find("constexpr float real = float(0x1.999999999999ap-4);") != std::string::npos);
   CHECK_THROWS(adapt({flag, small}), ArgumentError, "function constant \"real\" must be given");
-  CHECK_THROWS(adapt({flag, small, real, {std::string("nope"), true}}), ArgumentError, "one of flag (0), small (1)");
-  CHECK_THROWS(adapt({flag, real, {std::uint32_t(1), std::int64_t(256)}}), ArgumentError, "a uchar from 0 to 255, got 256");
+  CHECK_THROWS(adapt({flag, small, real, {std::string("nope"), true}}), ArgumentError,
+               "one of flag (0), small (1)");
+  CHECK_THROWS(adapt({flag, real, {std::uint32_t(1), std::int64_t(256)}}), ArgumentError,
+               "a uchar from 0 to 255, got 256");
   CHECK_THROWS(adapt({small, real, {std::uint32_t(0), std::int64_t(1)}}), ArgumentError, "a bool, got 1");
   CHECK_THROWS(adapt({flag, small, real, flag}), ArgumentError, "given once");
   CHECK(program->adapt("unused", {}).find("flag") == std::string::npos);
@@ -408,7 +425,8 @@ TEST_CASE(hostile_sources_end_quickly) {
   };
   for (std::size_t i = 0; i < std::size(hostile); ++i) {
     const double seconds = seconds_to_read(hostile[i]);
-    check::report(seconds < 2, __FILE__, __LINE__, "case " + std::to_string(i) + " took " + std::to_string(seconds) + " s");
+    check::report(seconds < 2, __FILE__, __LINE__,
+                  "case " + std::to_string(i) + " took " + std::to_string(seconds) + " s");
   }
   CHECK(read_error(hostile[0]).find("at most 8388608") != std::string::npos);
   CHECK(read_error(hostile[2]).find("without bound") != std::string::npos);
@@ -418,13 +436,16 @@ TEST_CASE(hostile_sources_end_quickly) {
 // Random damage to a real source either reads or is a CompileError: nothing else, and never slowly.
 TEST_CASE(damaged_sources_are_compile_errors) {
   const std::string source =
-      "#include <metal_stdlib>\n#define T float\n#define K(n) kernel void n##_k(device T* x [[buffer(0)]], uint i "
-      "[[thread_position_in_grid]]) { threadgroup T s[4]; s[i & 3] = x[i]; x[i] = simd_sum(s[0]); }\nK(a)\nK(b)\n"
+      "#include <metal_stdlib>\n#define T float\n#define K(n) kernel void n##_k(device T* x [[buffer(0)]], "
+      "uint i "
+      "[[thread_position_in_grid]]) { threadgroup T s[4]; s[i & 3] = x[i]; x[i] = simd_sum(s[0]); "
+      "}\nK(a)\nK(b)\n"
       "template <typename U, int N> struct B { U d[N]; union { half2 a; uint b; }; float2 xy; };\n"
       "template <typename U> [[kernel]] void t(device B<U, 4>* b, constant U& u) { b[0].xy = b[1].xy; }\n"
       "template [[host_name(\"t_f\")]] [[kernel]] decltype(t<float>) t<float>;\n"
       "constant int n = 1 << 2; enum E { e = n };\n";
-  const std::string pieces[] = {"(", ")", "{", "}", "[[", "]]", "<", ">>", ";", ",", "template", "operator", "#", "\\\n", "\"", "::"};
+  const std::string pieces[] = {"(", ")", "{",        "}",        "[[", "]]",   "<",  ">>",
+                                ";", ",", "template", "operator", "#",  "\\\n", "\"", "::"};
   std::mt19937 random(7);
   int accepted = 0, refused = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -449,12 +470,14 @@ TEST_CASE(damaged_sources_are_compile_errors) {
 }
 
 TEST_CASE(ten_thousand_lines_read_well_under_a_second) {
-  std::string source = "#include <metal_stdlib>\nusing namespace metal;\n#define OP(n, e) float n(float x) { return e; }\n";
+  std::string source =
+      "#include <metal_stdlib>\nusing namespace metal;\n#define OP(n, e) float n(float x) { return e; }\n";
   for (int i = 0; i < 2000; ++i) {
     const std::string n = std::to_string(i);
     source += "OP(op_" + n + ", x * " + n + ".0 + 1.0)\nkernel void k_" + n +
               "(device const float4* a [[buffer(0)]],\n    device float4* b [[buffer(1)]],\n"
-              "    uint i [[thread_position_in_grid]]) {\n  b[i].xy = a[i].zw * op_" + n + "(a[i].x);\n}\n";
+              "    uint i [[thread_position_in_grid]]) {\n  b[i].xy = a[i].zw * op_" +
+              n + "(a[i].x);\n}\n";
   }
   const std::clock_t begin = std::clock();
   const auto program = read(source);

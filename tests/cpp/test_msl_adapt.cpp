@@ -43,8 +43,9 @@ class Workshop {
     std::ofstream(stem + ".cpp") << text;
     const char* given = std::getenv("CXX");
     const std::string command = std::string(given && *given ? given : "c++") +
-                                " -std=gnu++17 -O1 -shared -fPIC -ffp-contract=off -fno-exceptions " + flags + " -I" +
-                                (folder_ / "include").string() + " " + stem + ".cpp -o " + stem + ".so 2> " + stem + ".txt";
+                                " -std=gnu++17 -O1 -shared -fPIC -ffp-contract=off -fno-exceptions " + flags +
+                                " -I" + (folder_ / "include").string() + " " + stem + ".cpp -o " + stem +
+                                ".so 2> " + stem + ".txt";
     const bool ok = std::system(command.c_str()) == 0;
     std::ifstream words(stem + ".txt");
     output.assign(std::istreambuf_iterator<char>(words), {});
@@ -65,8 +66,8 @@ int barriers = 0;
 
 // Threadgroups of one thread meet nobody: a barrier returns, a collective has one lane.
 void pass_barrier(metalane_group*, uint32_t) { ++barriers; }
-void combine_one(metalane_group*, uint32_t, uint32_t bytes, const void* value, void* result, metalane_combine combine,
-                 const void* context) {
+void combine_one(metalane_group*, uint32_t, uint32_t bytes, const void* value, void* result,
+                 metalane_combine combine, const void* context) {
   std::array<uint8_t, METALANE_MAX_LANE_BYTES> in{}, out{};
   std::memcpy(in.data(), value, bytes);
   const metalane_lanes lanes{1, 1, bytes, in.data(), out.data()};
@@ -77,9 +78,11 @@ const metalane_runtime one_lane_runtime{pass_barrier, combine_one};
 
 class Module {
  public:
-  Module(const msl::Program& program, const std::string& kernel, const std::vector<ConstantValue>& constants = {}) {
+  Module(const msl::Program& program, const std::string& kernel,
+         const std::vector<ConstantValue>& constants = {}) {
     std::string output;
-    const std::string path = workshop().compile(program.adapt(kernel, {constants, "module_under_test"}), output);
+    const std::string path =
+        workshop().compile(program.adapt(kernel, {constants, "module_under_test"}), output);
     check::report(!path.empty(), kernel.c_str(), 0, "does not compile:\n" + output);
     if (path.empty()) return;
     handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -97,8 +100,8 @@ class Module {
   const metalane_module& table() const { return *table_; }
 
   // Runs a grid of `threads` in threadgroups of `nominal`, the last of each axis cut off where it must be.
-  void run(const std::vector<void*>& buffers, std::array<uint32_t, 3> threads, std::array<uint32_t, 3> nominal,
-           uint32_t bound_threadgroup_bytes = 0) const {
+  void run(const std::vector<void*>& buffers, std::array<uint32_t, 3> threads,
+           std::array<uint32_t, 3> nominal, uint32_t bound_threadgroup_bytes = 0) const {
     metalane_launch launch{};
     std::copy(buffers.begin(), buffers.end(), launch.buffers);
     for (int a = 0; a < 3; ++a) {
@@ -123,10 +126,12 @@ class Module {
     group.thread_count = 1;
     for (int a = 0; a < 3; ++a) {
       group.position[a] = position[a];
-      group.threads[a] = std::min(launch.nominal_threads[a], launch.grid_threads[a] - position[a] * launch.nominal_threads[a]);
+      group.threads[a] = std::min(launch.nominal_threads[a],
+                                  launch.grid_threads[a] - position[a] * launch.nominal_threads[a]);
       group.thread_count *= group.threads[a];
     }
-    for (uint32_t end = METALANE_SIMD_WIDTH; group.next_thread < group.thread_count; end += METALANE_SIMD_WIDTH) {
+    for (uint32_t end = METALANE_SIMD_WIDTH; group.next_thread < group.thread_count;
+         end += METALANE_SIMD_WIDTH) {
       group.end_thread = std::min(end, group.thread_count);
       table_->entry(&group);
       CHECK_EQ(group.next_thread, group.end_thread);
@@ -171,8 +176,10 @@ TEST_CASE(position_attributes_cover_a_ragged_grid) {
         const uint32_t own_x = std::min(nx, sx - x / nx * nx), own_y = std::min(ny, sy - y / ny * ny);
         const uint32_t own_z = std::min(nz, sz - z / nz * nz);
         const uint32_t index = x % nx + own_x * (y % ny + own_y * (z % nz));
-        const uint32_t expected[16] = {x % nx, y % ny, z % nz, x / nx, y / ny, own_x, own_y, 432, index, index % 32,
-                                       index / 32, (own_x * own_y * own_z + 31) / 32, 32, index % 4, 322, 1};
+        const uint32_t expected[16] = {x % nx, y % ny,     z % nz,     x / nx,
+                                       y / ny, own_x,      own_y,      432,
+                                       index,  index % 32, index / 32, (own_x * own_y * own_z + 31) / 32,
+                                       32,     index % 4,  322,        1};
         wrong += std::memcmp(expected, &out[16 * (x + sx * (y + sy * z))], sizeof expected) != 0;
       }
     }
@@ -225,10 +232,12 @@ TEST_CASE(expressions_mean_what_they_mean_in_msl) {
   std::array<uint32_t, 2> words = {0x40490fdb, 0};
   module.run({out.data(), v.data(), words.data()}, {1, 1, 1}, {1, 1, 1});
   CHECK_EQ(module.table().site_count, 0u);
-  const float expected[] = {4, 0.5f + 1e-3f + 16.0f, 0.333251953125f, 4, 3, 6, 8, 5, 14, 9, 11, 3.14159274f, 1, 2, 0, 6};
+  const float expected[] = {
+      4, 0.5f + 1e-3f + 16.0f, 0.333251953125f, 4, 3, 6, 8, 5, 14, 9, 11, 3.14159274f, 1, 2, 0, 6};
   for (std::size_t i = 0; i < std::size(expected); ++i) {
-    check::report(out[i] == expected[i], __FILE__, __LINE__, "out[" + std::to_string(i) + "] is " + std::to_string(out[i]) +
-                                                                 ", expected " + std::to_string(expected[i]));
+    check::report(out[i] == expected[i], __FILE__, __LINE__,
+                  "out[" + std::to_string(i) + "] is " + std::to_string(out[i]) + ", expected " +
+                      std::to_string(expected[i]));
   }
 }
 
@@ -266,8 +275,10 @@ TEST_CASE(threadgroup_variables_and_sites) {
     const char* operation;
     uint32_t line, column;
   };
-  const Expected expected[] = {
-      {"simd_sum", 5, 42}, {"threadgroup_barrier", 12, 7}, {"simd_is_first", 14, 34}, {"simdgroup_barrier", 15, 7}};
+  const Expected expected[] = {{"simd_sum", 5, 42},
+                               {"threadgroup_barrier", 12, 7},
+                               {"simd_is_first", 14, 34},
+                               {"simdgroup_barrier", 15, 7}};
   CHECK_EQ(module.table().site_count, std::size(expected));
   for (uint32_t i = 0; i < module.table().site_count && i < std::size(expected); ++i) {
     const metalane_site& site = module.table().sites[i];
@@ -361,8 +372,9 @@ TEST_CASE(members_are_qualified_and_specialised) {
 }
 
 TEST_CASE(compiler_errors_point_into_the_users_text) {
-  const auto program = read("#define STEP(x) x += missing_name;\n\nkernel void k(device float* out [[buffer(0)]]) {\n"
-                            "  float4 v = float4(1.0);\n  out[0] = v.x + undeclared;\n  STEP(out[1])\n}\n");
+  const auto program = read(
+      "#define STEP(x) x += missing_name;\n\nkernel void k(device float* out [[buffer(0)]]) {\n"
+      "  float4 v = float4(1.0);\n  out[0] = v.x + undeclared;\n  STEP(out[1])\n}\n");
   std::string output;
   CHECK_EQ(workshop().compile(program->adapt("k", {}), output), "");
   CHECK(output.find("user.metal:7:18: error: ") != std::string::npos);
@@ -375,7 +387,8 @@ TEST_CASE(bodies_that_differ_by_address_space_are_refused) {
     inline int space(threadgroup int*) { return 2; }
     kernel void k(device int* out [[buffer(0)]]) { out[0] = space(out); }
   )");
-  CHECK_THROWS(program->adapt("k", {}), CompileError, "user.metal:5:16: \"space\" differs from its declaration in user.metal:4");
+  CHECK_THROWS(program->adapt("k", {}), CompileError,
+               "user.metal:5:16: \"space\" differs from its declaration in user.metal:4");
 }
 
 TEST_CASE(a_family_holds_every_kernel) {
@@ -385,8 +398,9 @@ TEST_CASE(a_family_holds_every_kernel) {
     kernel void two(device float* x [[buffer(0)]]) { threadgroup float s[64]; s[1] = 4; x[0] = half_of(s[1]); }
   )");
   std::string output;
-  const std::string path = workshop().compile(msl::adapt_family(*program, "pair"), output,
-                                              "-DMETALANE_FAMILY_TABLE_SYMBOL=pair_table -DMETALANE_ISA_NS=isa_test");
+  const std::string path =
+      workshop().compile(msl::adapt_family(*program, "pair"), output,
+                         "-DMETALANE_FAMILY_TABLE_SYMBOL=pair_table -DMETALANE_ISA_NS=isa_test");
   check::report(!path.empty(), __FILE__, __LINE__, output);
   if (path.empty()) return;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

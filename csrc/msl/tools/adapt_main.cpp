@@ -57,7 +57,8 @@ Options parse(const std::vector<std::string>& arguments) {
     }
   }
   const bool module = options.command == "module" && !options.family.empty() && !options.out.empty();
-  if (options.file.empty() || (options.command != "list" && !module)) throw std::invalid_argument("missing arguments");
+  if (options.file.empty() || (options.command != "list" && !module))
+    throw std::invalid_argument("missing arguments");
   return options;
 }
 
