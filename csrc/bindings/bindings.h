@@ -64,6 +64,8 @@ std::uint64_t u64_from(nb::handle value, const char* op, const char* argument);
 std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument);
 // {name or index: bool, int or float}, or None.
 std::vector<ConstantValue> constants_from(nb::handle value, const char* op);
+// The value as a Python int where it is one or has __index__; an invalid object otherwise.
+nb::object integer_from(nb::handle value);
 std::string repr_of(nb::handle value);
 std::string type_name_of(nb::handle value);
 

@@ -79,13 +79,24 @@ DType dtype_from(nb::handle value, const char* op) {
   throw_dtype(value, op);
 }
 
+nb::object integer_from(nb::handle value) {
+  if (PyLong_Check(value.ptr())) return nb::borrow(value);
+  if (PyIndex_Check(value.ptr()) == 0) return {};
+  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) {
+    // NumPy's arrays have __index__ and refuse it with this type.
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+    PyErr_Clear();
+  }
+  return index;
+}
+
 std::uint64_t u64_from(nb::handle value, const char* op, const char* argument) {
   const char* expected = "an integer from 0 to 2^64 - 1";
-  if (PyIndex_Check(value.ptr()) == 0) {
+  nb::object index = integer_from(value);
+  if (!index.is_valid()) {
     throw DTypeError(op, argument, expected, repr_of(value) + " (" + type_name_of(value) + ")");
   }
-  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-  if (!index.is_valid()) throw nb::python_error();
   const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
   if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
@@ -110,7 +121,7 @@ nb::object items_of(nb::handle value, const char* op, const char* argument, cons
 }  // namespace
 
 Shape shape_from(nb::handle value, const char* op) {
-  if (PyIndex_Check(value.ptr()) != 0) return Shape({u64_from(value, op, "shape")});
+  if (integer_from(value).is_valid()) return Shape({u64_from(value, op, "shape")});
   const char* expected = "an integer or a sequence of at most 8 integers";
   nb::object items = items_of(value, op, "shape", expected);
   std::array<std::uint64_t, Shape::max_rank> dims;
@@ -134,7 +145,7 @@ nb::tuple shape_tuple(const Shape& shape) {
 
 Size3 size3_from(nb::handle value, const char* op, const char* argument) {
   Size3 size;
-  if (PyLong_Check(value.ptr()) != 0 || PyIndex_Check(value.ptr()) != 0) {
+  if (integer_from(value).is_valid()) {
     size.x = u64_from(value, op, argument);
     return size;
   }
@@ -180,9 +191,7 @@ ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
   }
   if (PyBool_Check(value.ptr())) {
     constant.value = value.is(nb::handle(Py_True));
-  } else if (PyIndex_Check(value.ptr()) != 0) {
-    nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-    if (!index.is_valid()) throw nb::python_error();
+  } else if (nb::object index = integer_from(value); index.is_valid()) {
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     if (overflow == 0) {

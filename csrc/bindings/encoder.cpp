@@ -63,7 +63,7 @@ class ThreadgroupSizes {
  public:
   explicit ThreadgroupSizes(nb::handle value) {
     if (value.is_none()) return;
-    if (PyIndex_Check(value.ptr()) != 0) {
+    if (integer_from(value).is_valid()) {
       add(0, value);
     } else if (nb::isinstance<nb::dict>(value)) {
       nb::object items = nb::steal(PyDict_Items(value.ptr()));

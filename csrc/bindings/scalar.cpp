@@ -31,9 +31,8 @@ void pack_integer(nb::handle value, void* out, const ScalarSource& source) {
   nb::object converted;
   PyObject* number = value.ptr();
   if (PyLong_Check(number) == 0) {
-    if (PyIndex_Check(number) == 0) throw_type(source, expected(), value);
-    converted = nb::steal(PyNumber_Index(number));
-    if (!converted.is_valid()) throw nb::python_error();
+    converted = integer_from(value);
+    if (!converted.is_valid()) throw_type(source, expected(), value);
     number = converted.ptr();
   }
   T result = 0;

@@ -1,0 +1,98 @@
+"""The package on every CPython from 3.10 that this machine has: built, installed into a fresh environment, tested.
+
+Interpreters are looked for as python3.10 to python3.14 on PATH and below ~/.pyenv/versions. One wheel serves all
+from 3.12 on (stable ABI); 3.10 and 3.11 get their own. Not part of `make test`: .ci/run runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+STABLE_FROM = (3, 12)
+SMOKE = ["tests/host/test_params.py", "tests/host/test_buffers.py", "tests/host/test_encoder.py", "tests/host/test_errors.py"]
+USABLE = "import ensurepip, sys, sysconfig, os; print('%d.%d' % sys.version_info[:2]); " \
+    "assert os.path.exists(sysconfig.get_path('include') + '/Python.h')"  # fmt: skip
+
+
+def number(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")
+    return int(major), int(minor)
+
+
+def works(python: Path, version: str) -> bool:
+    done = subprocess.run([python, "-c", USABLE], capture_output=True, text=True)
+    return done.returncode == 0 and done.stdout.strip() == version
+
+
+def find(version: str) -> Path | None:
+    """An interpreter of this version with headers and venv."""
+    on_path = shutil.which(f"python{version}")
+    candidates = [Path(on_path)] if on_path else []
+    candidates += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"), reverse=True)
+    return next((python for python in candidates if works(python, version)), None)
+
+
+FOUND = {version: python for version in VERSIONS if (python := find(version))}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def say_which(request: pytest.FixtureRequest) -> None:
+    missing = [version for version in VERSIONS if version not in FOUND]
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    reporter.write_line(f"CPythons tested: {', '.join(FOUND) or 'none'}; not on this machine: {', '.join(missing) or 'none'}")
+
+
+def run(*arguments: object) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run([str(a) for a in arguments], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@cache
+def wheel(python: Path, folder: Path) -> Path:
+    run(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def wheel_for(version: str, folder: Path) -> Path:
+    if number(version) >= STABLE_FROM:
+        version = min((v for v in FOUND if number(v) >= STABLE_FROM), key=number)
+    return wheel(FOUND[version], folder / version)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wheels")
+
+
+def test_there_is_one_at_least() -> None:
+    assert FOUND
+
+
+@pytest.mark.parametrize("version", FOUND)
+def test_package_works(version: str, wheels: Path, tmp_path: Path) -> None:
+    run(FOUND[version], "-m", "venv", tmp_path)
+    python = tmp_path / "bin/python"
+    run(python, "-m", "pip", "install", "--quiet", wheel_for(version, wheels), "pytest")
+    said = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SMOKE)
+    assert "passed" in said
+    run(python, ROOT / "tests/pythons/smoke.py")
+
+
+@pytest.mark.parametrize("version", [v for v in FOUND if number(v) >= STABLE_FROM])
+def test_wheel_is_of_the_stable_abi(version: str, wheels: Path) -> None:
+    made = wheel_for(version, wheels)
+    assert "-cp312-abi3-" in made.name
+    modules = [name for name in zipfile.ZipFile(made).namelist() if name.startswith("metalane/_core") and name.endswith(".so")]
+    assert modules == ["metalane/_core.abi3.so"]
