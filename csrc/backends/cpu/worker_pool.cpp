@@ -113,7 +113,7 @@ void WorkerPool::start_watchdog() {
   }
 }
 
-void WorkerPool::submit(std::unique_ptr<CommandList> list) {
+void WorkerPool::submit(std::unique_ptr<CommandList>& list) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);

@@ -32,8 +32,9 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   std::unique_ptr<CommandList> take_list();
   void put_list(std::unique_ptr<CommandList> list) noexcept;
 
-  // Runs `list` after those submitted before. Throws DeviceError when no thread can be started.
-  void submit(std::unique_ptr<CommandList> list);
+  // Runs `list` after those submitted before. Throws DeviceError, and leaves `list` alone, when no thread can
+  // be started.
+  void submit(std::unique_ptr<CommandList>& list);
   // Ends what runs and what waits with code "cancelled".
   void cancel_all() noexcept;
   // Ends all threads once the queue is empty, and waits for them; a worker that calls it is left to end by

@@ -1,0 +1,323 @@
+// Memory, pipelines and submissions of the CPU device.
+#include "backends/cpu/cpu_device.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include <metalane/cpu.h>
+#include <metalane/error.h>
+
+#include "backends/cpu/builtin_modules.h"
+#include "backends/cpu/host_compiler.h"
+#include "backends/cpu/instruction_set.h"
+#include "backends/cpu/kernel_cache.h"
+#include "core/fork.h"
+#include "core/hash.h"
+#include "msl/msl.h"
+
+namespace metalane::cpu {
+namespace {
+
+constexpr const char* inherited_message = "cpu device: created before fork; open a new Device in this process";
+
+std::atomic<unsigned> chosen_thread_count{0};
+
+// The processors that this process may use: a container's limit counts.
+unsigned default_thread_count() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
+    return static_cast<unsigned>(CPU_COUNT(&set));
+  }
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+std::uint64_t physical_memory() {
+  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::uint64_t mapped_bytes(std::uint64_t nbytes) {
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return std::max(page, (nbytes + page - 1) / page * page);
+}
+
+// The modules of the best level that runs here, attached once for all devices.
+struct AttachedModules {
+  std::map<std::string_view, const metalane_module*> by_kernel;
+  AttachedModules() {
+    const std::string_view levels[] = {"x86-64-v4", "x86-64-v3", "baseline"};
+    const std::string_view best = *std::find_if(std::begin(levels), std::end(levels), supports_level);
+    for (const BuiltinModule& built : builtin_modules()) {
+      if (built.isa != best) continue;
+      built.module->attach(&module_runtime());
+      by_kernel[built.kernel] = built.module;
+    }
+  }
+};
+
+const metalane_module* find_builtin_module(const std::string& kernel) {
+  static const AttachedModules modules;
+  const auto found = modules.by_kernel.find(kernel);
+  return found != modules.by_kernel.end() ? found->second : nullptr;
+}
+
+const NativeKernel* find_native_kernel(const std::string& kernel) {
+  for (const NativeKernel& native : native_kernels()) {
+    if (kernel == native.name && supports(native.isa)) return &native;
+  }
+  return nullptr;
+}
+
+void append_part(std::string& text, std::string_view name, std::string_view value) {
+  text += name;
+  text += ':';
+  text += std::to_string(value.size());
+  text += ':';
+  text += value;
+  text += '\n';
+}
+
+// Everything that decides the machine code of one module.
+std::string cache_key(const backend::CompileRequest& request, const msl::Program& program,
+                      const HostCompiler& compiler) {
+  std::string text;
+  append_part(text, "source", program.expanded_text());
+  append_part(text, "kernel", request.function);
+  for (const ConstantValue& constant : request.constants) {
+    std::visit([&text](const auto& key) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(key)>, std::string>) {
+        append_part(text, "constant", key);
+      } else {
+        append_part(text, "constant index", std::to_string(key));
+      }
+    }, constant.key);
+    std::visit([&text](const auto& value) {
+      // Bits, because decimal digits would merge NaNs and close numbers.
+      append_part(text, "value", std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
+    }, constant.value);
+    append_part(text, "type", std::to_string(constant.value.index()));
+  }
+  append_part(text, "compiler", compiler.identity(request.math));
+  append_part(text, "stdlib", msl::stdlib_version());
+  append_part(text, "abi", std::to_string(METALANE_MODULE_ABI_VERSION));
+  append_part(text, "processor", instruction_set_id());
+  return core::sha256_hex(text);
+}
+
+std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest& request,
+                                                   const msl::Program& program) {
+  const HostCompiler compiler = HostCompiler::find(request.function);
+  msl::Program::AdaptOptions options;
+  options.constants = request.constants;
+  const std::string adapted = program.adapt(request.function, options);
+  const std::string& kernel = request.function;
+  return load_or_build(
+      kernel, cache_key(request, program, compiler),
+      [&](const std::string& include_directory, const std::string& source_path, const std::string& output_path) {
+        std::ofstream stream(source_path, std::ios::binary);
+        stream << adapted;
+        stream.close();
+        if (stream.fail()) throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + source_path);
+        compiler.compile(kernel, source_path, include_directory, output_path, request.math);
+      });
+}
+
+// Launches run one after another, each over all threads, so that a barrier and an order of launches hold
+// without doing anything; every failure carries its own launch's label.
+class CpuSubmission final : public backend::Submission {
+ public:
+  explicit CpuSubmission(std::shared_ptr<WorkerPool> pool) : pool_(std::move(pool)), list_(pool_->take_list()) {}
+  ~CpuSubmission() override {
+    if (list_ != nullptr && !in_forked_child()) pool_->put_list(std::move(list_));
+  }
+  void dispatch(const backend::Launch& launch) override { list_->append(launch); }
+  void barrier() override {}
+  void push_label(std::string_view) override {}
+  void pop_label() override {}
+  void commit(std::optional<double> time_limit,
+              std::function<void(const backend::Completion&)> done) override {
+    list_->seal();
+    list_->time_limit = time_limit;
+    list_->done = std::move(done);
+    backend::Completion completion;
+    try {
+      if (in_forked_child()) throw DeviceError(inherited_message);
+      pool_->submit(list_);
+      return;
+    } catch (const DeviceError& error) {
+      completion.error = std::make_exception_ptr(CommandBufferError("device", "", true, error.what()));
+    }
+    list_->done(completion);
+  }
+
+ private:
+  bool in_forked_child() const noexcept { return core::fork_generation() != fork_generation_; }
+
+  const std::uint64_t fork_generation_ = core::fork_generation();
+  std::shared_ptr<WorkerPool> pool_;
+  std::unique_ptr<CommandList> list_;
+};
+
+}  // namespace
+
+void set_thread_count(unsigned count) noexcept { chosen_thread_count.store(count); }
+
+std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options) {
+  return std::make_shared<CpuDevice>(options);
+}
+
+CpuDevice::CpuDevice(const backend::OpenOptions& options)
+    : kernels_(options.kernels), fork_generation_(core::fork_generation()) {
+  const unsigned chosen = chosen_thread_count.load();
+  pool_ = std::make_shared<WorkerPool>(chosen != 0 ? chosen : default_thread_count());
+  capabilities_.kind = "cpu";
+  capabilities_.name = processor_name();
+  capabilities_.max_buffer_bytes = physical_memory();
+  capabilities_.max_threads_per_threadgroup = max_threads_per_threadgroup;
+  capabilities_.max_threadgroup_memory = max_threadgroup_memory;
+  capabilities_.thread_execution_width = METALANE_SIMD_WIDTH;
+}
+
+CpuDevice::~CpuDevice() {
+  if (in_forked_child()) {
+    // Its threads stayed in the parent and its locks may be held: what they guard is left as it is.
+    new std::shared_ptr<WorkerPool>(std::move(pool_));
+    return;
+  }
+  pool_->shut_down();
+}
+
+bool CpuDevice::in_forked_child() const noexcept { return core::fork_generation() != fork_generation_; }
+
+void CpuDevice::check_process() const {
+  if (in_forked_child()) {
+    throw DeviceError(inherited_message);
+  }
+}
+
+backend::Allocation CpuDevice::allocate(std::uint64_t nbytes, bool) {
+  check_process();
+  const auto refuse = [nbytes] {
+    throw OutOfMemoryError("cpu device: cannot allocate " + std::to_string(nbytes) + " bytes");
+  };
+  if (nbytes > capabilities_.max_buffer_bytes) refuse();
+  const std::uint64_t mapped = mapped_bytes(nbytes);
+  void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) refuse();
+  // Fresh pages are zero; huge ones save most of the page faults and TLB misses of large buffers.
+  constexpr std::uint64_t huge_page = 2 << 20;
+  if (mapped >= huge_page) madvise(address, mapped, MADV_HUGEPAGE);
+  return {address, nbytes, nullptr};
+}
+
+backend::Allocation CpuDevice::wrap(void* address, std::uint64_t nbytes, bool) {
+  check_process();
+  return {address, nbytes, nullptr};
+}
+
+// Takes no lock, and so is safe for what a forked child inherited.
+void CpuDevice::release(const backend::Allocation& allocation, bool wrapped) noexcept {
+  if (!wrapped) munmap(allocation.address, mapped_bytes(allocation.nbytes));
+}
+
+std::shared_ptr<const msl::Program> CpuDevice::read_program(const backend::SourceText& source) {
+  std::string text;
+  append_part(text, "name", source.name);
+  append_part(text, "text", source.text);
+  for (const auto& [name, header] : source.headers) {
+    append_part(text, "header", name);
+    append_part(text, "text", header);
+  }
+  const std::string key = core::sha256_hex(text);
+  {
+    const std::lock_guard lock(programs_mutex_);
+    const auto known = programs_.find(key);
+    if (known != programs_.end()) return known->second;
+  }
+  std::shared_ptr<const msl::Program> program = msl::Program::read(source.name, source.text, source.headers);
+  const std::lock_guard lock(programs_mutex_);
+  if (programs_.size() >= max_programs) programs_.clear();
+  programs_.emplace(key, program);
+  return program;
+}
+
+std::vector<KernelSignature> CpuDevice::inspect(const backend::SourceText& source) {
+  check_process();
+  return read_program(source)->kernels();
+}
+
+std::shared_ptr<const backend::Pipeline> CpuDevice::compile(const backend::CompileRequest& request) {
+  check_process();
+  const std::shared_ptr<const msl::Program> program = read_program(*request.source);
+  const auto& kernels = program->kernels();
+  const auto found = std::find_if(kernels.begin(), kernels.end(), [&request](const KernelSignature& signature) {
+    return signature.name == request.function;
+  });
+  if (found == kernels.end()) {
+    std::string names;
+    for (const KernelSignature& signature : kernels) names += (names.empty() ? "" : ", ") + signature.name;
+    throw KernelNotFoundError("source '" + request.source->name + "' has no kernel '" + request.function +
+                              "'; it has: " + (names.empty() ? "none" : names));
+  }
+  auto pipeline = std::make_shared<CpuPipeline>();
+  pipeline->signature = *found;
+  if (const std::uint32_t limit = found->max_total_threads_per_threadgroup; limit != 0) {
+    pipeline->max_total_threads_per_threadgroup = std::min(limit, max_threads_per_threadgroup);
+  }
+  choose_code(*pipeline, request, *program);
+  return pipeline;
+}
+
+void CpuDevice::choose_code(CpuPipeline& pipeline, const backend::CompileRequest& request,
+                            const msl::Program& program) const {
+  const std::string& kernel = request.function;
+  if (request.source->builtin && request.constants.empty()) {
+    if (kernels_ != KernelChoice::shader) pipeline.native = find_native_kernel(kernel);
+    if (pipeline.native != nullptr) return;
+    // Compiled for safe math, which fast math permits.
+    if (kernels_ != KernelChoice::native) pipeline.module = find_builtin_module(kernel);
+  }
+  if (kernels_ == KernelChoice::native) {
+    throw CompileError(kernel, "kernel '" + kernel + "': there is no native kernel of this name for this processor, "
+                               "and the device was opened with kernels=\"native\"");
+  }
+  if (pipeline.module == nullptr) {
+    const std::shared_ptr<const LoadedModule> loaded = compile_module(request, program);
+    pipeline.library = loaded;
+    pipeline.module = &loaded->module();
+  }
+  pipeline.static_threadgroup_memory = pipeline.module->threadgroup_bytes();
+  if (pipeline.static_threadgroup_memory > max_threadgroup_memory) {
+    throw CompileError(kernel, "kernel '" + kernel + "': its threadgroup variables take " +
+                                   std::to_string(pipeline.static_threadgroup_memory) + " bytes, the limit is " +
+                                   std::to_string(max_threadgroup_memory));
+  }
+}
+
+std::string CpuDevice::compiler_key() const {
+  check_process();
+  std::string compiler = "none";
+  try {
+    compiler = core::sha256_hex(HostCompiler::find("").identity(MathMode::safe)).substr(0, 16);
+  } catch (const CompileError&) {
+    // Built-in kernels need no compiler; a kernel that does raises this error when it is compiled.
+  }
+  return "compiler=" + compiler + " stdlib=" + msl::stdlib_version().substr(0, 16) + " abi=" +
+         std::to_string(METALANE_MODULE_ABI_VERSION) + " isa=" + core::sha256_hex(instruction_set_id()).substr(0, 16);
+}
+
+std::unique_ptr<backend::Submission> CpuDevice::open(const backend::SubmissionOptions&) {
+  check_process();
+  return std::make_unique<CpuSubmission>(pool_);
+}
+
+void CpuDevice::cancel_all() noexcept {
+  if (!in_forked_child()) pool_->cancel_all();
+}
+
+}  // namespace metalane::cpu

@@ -1,0 +1,30 @@
+// The host's C++ compiler, which turns adapted kernels into shared objects.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <metalane/kernel.h>
+
+namespace metalane::cpu {
+
+class HostCompiler {
+ public:
+  // $CXX where it is set, else c++, g++ or clang++ on PATH. Throws CompileError for `kernel` where there is
+  // none.
+  static HostCompiler find(const std::string& kernel);
+
+  // Path, version and flags: equal texts mean equal code.
+  std::string identity(MathMode math) const;
+  // Compiles `source` into the shared object `output`; throws CompileError with the compiler's text.
+  void compile(const std::string& kernel, const std::string& source, const std::string& include_directory,
+               const std::string& output, MathMode math) const;
+
+ private:
+  HostCompiler(std::vector<std::string> command, std::string version)
+      : command_(std::move(command)), version_(std::move(version)) {}
+  std::vector<std::string> command_;  // $CXX may hold arguments, or a wrapper in front
+  std::string version_;
+};
+
+}  // namespace metalane::cpu

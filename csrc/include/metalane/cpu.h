@@ -1,0 +1,28 @@
+// Settings of the CPU device that are process-wide: its threads, and the disk cache of compiled kernels.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <metalane/export.h>
+
+namespace metalane::cpu {
+
+// Worker threads of CPU devices opened from now on; 0, the default: one a processor that the process may use.
+METALANE_API void set_thread_count(unsigned count) noexcept;
+
+struct KernelCacheInfo {
+  std::string directory;
+  std::uint64_t entries = 0;      // compiled kernels
+  std::uint64_t nbytes = 0;       // of all of them
+  std::uint64_t limit_bytes = 0;  // the least recently used ones go when more is stored
+};
+
+// Where kernels compiled at run time are kept: `directory`, or where empty $METALANE_CACHE_DIR, else
+// $XDG_CACHE_HOME/metalane, else ~/.cache/metalane. The limit is 1 GiB by default.
+METALANE_API void set_kernel_cache(const std::string& directory, std::uint64_t limit_bytes);
+METALANE_API KernelCacheInfo kernel_cache_info();
+// Deletes every compiled kernel; returns how many. Kernels in use stay usable.
+METALANE_API std::uint64_t clear_kernel_cache();
+
+}  // namespace metalane::cpu
