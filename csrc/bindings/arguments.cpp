@@ -10,7 +10,8 @@ namespace metalane::python {
 
 namespace {
 
-// The argument bound at `index`, or null. Buffers come first in a signature, by index: mostly at that position.
+// The argument bound at `index`, or null. Buffers come first in a signature, by index: mostly at that
+// position.
 const KernelArgument* argument_at(const KernelSignature& signature, std::uint32_t index) {
   const std::vector<KernelArgument>& arguments = signature.arguments;
   const auto is_it = [index](const KernelArgument& argument) {

@@ -17,8 +17,8 @@ class ArgumentList {
   ArgumentList(const ArgumentList&) = delete;
   ArgumentList& operator=(const ArgumentList&) = delete;
 
-  // `arguments`: a list or tuple (index = position) or a dict {index: value} of buffers, metal_struct instances,
-  // bytes, and numbers typed by the kernel's signature.
+  // `arguments`: a list or tuple (index = position) or a dict {index: value} of buffers, metal_struct
+  // instances, bytes, and numbers typed by the kernel's signature.
   void read(const Pipeline& pipeline, nb::handle arguments);
   std::span<const KernelArg> args() const noexcept { return {args_.data(), count_}; }
 

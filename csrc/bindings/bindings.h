@@ -1,7 +1,8 @@
-// What the files of the extension module share: one bind function a file, and the conversions between Python's
-// objects and the runtime's.
+// What the files of the extension module share: one bind function a file, and the conversions between
+// Python's objects and the runtime's.
 #pragma once
 
+#include <metalane/metalane.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -12,8 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <metalane/metalane.h>
 
 namespace metalane::python {
 
@@ -119,7 +118,8 @@ class HostView {
 nb::object numpy_view(const Buffer& buffer);
 
 // dlpack.cpp ------------------------------------------------------------------------------------------------
-nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device, nb::handle copy);
+nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device,
+                          nb::handle copy);
 Buffer buffer_from_dlpack(nb::handle source, const Device& device);
 
 // encoder.cpp -----------------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ DType dtype_from(nb::handle value, const char* op) {
   }
   // NumPy reads None as float64, which would hide a forgotten argument.
   if (value.is_none()) throw_dtype(value, op);
-  PyObject* made = PyObject_CallFunctionObjArgs(nb::module_::import_("numpy").attr("dtype").ptr(), value.ptr(),
-                                                static_cast<PyObject*>(nullptr));
+  PyObject* made = PyObject_CallFunctionObjArgs(nb::module_::import_("numpy").attr("dtype").ptr(),
+                                                value.ptr(), static_cast<PyObject*>(nullptr));
   if (made == nullptr) {
     if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
     PyErr_Clear();

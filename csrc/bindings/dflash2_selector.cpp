@@ -13,7 +13,7 @@ using Buffers = DFlash2SelectorBuffers;
 
 struct BufferField {
   const char* name;
-  Buffer Buffers::*member;
+  Buffer Buffers::* member;
 };
 constexpr std::array<BufferField, 13> kBufferFields = {{
     {"logits", &Buffers::logits},
@@ -37,18 +37,20 @@ template <typename Params>
 const Params& params_from(nb::handle value, const char* op, std::string_view class_name) {
   const StructView view = struct_view(value);
   if (view.spec == nullptr || view.spec->name != class_name || view.spec->defaults.size() != sizeof(Params)) {
-    throw DTypeError(op, "params", std::string(class_name), repr_of(value) + " (" + type_name_of(value) + ")");
+    throw DTypeError(op, "params", std::string(class_name),
+                     repr_of(value) + " (" + type_name_of(value) + ")");
   }
   return *static_cast<const Params*>(view.bytes);
 }
 
 void dispatch_selector(Encoder& encoder, const Buffers& buffers, nb::handle params) {
-  dispatch_dflash2_selector(encoder.core, buffers,
-                            params_from<DFlash2SelectorParams>(params, "dispatch_dflash2_selector",
-                                                               "DFlash2SelectorParams"));
+  dispatch_dflash2_selector(
+      encoder.core, buffers,
+      params_from<DFlash2SelectorParams>(params, "dispatch_dflash2_selector", "DFlash2SelectorParams"));
 }
 
-void dispatch_verify_rows(Encoder& encoder, const Buffer& confidence, const Buffer& verify_rows, nb::handle params) {
+void dispatch_verify_rows(Encoder& encoder, const Buffer& confidence, const Buffer& verify_rows,
+                          nb::handle params) {
   dispatch_dflash2_verify_rows(encoder.core, confidence, verify_rows,
                                params_from<DFlash2VerifyRowsParams>(params, "dispatch_dflash2_verify_rows",
                                                                     "DFlash2VerifyRowsParams"));
@@ -57,7 +59,8 @@ void dispatch_verify_rows(Encoder& encoder, const Buffer& confidence, const Buff
 std::string buffers_repr(const Buffers& self) {
   std::string text;
   for (const BufferField& field : kBufferFields) {
-    text += (text.empty() ? "" : ", ") + std::string(field.name) + "=" + repr_of(nb::cast(self.*field.member));
+    text +=
+        (text.empty() ? "" : ", ") + std::string(field.name) + "=" + repr_of(nb::cast(self.*field.member));
   }
   return "DFlash2SelectorBuffers(" + text + ")";
 }
@@ -65,20 +68,33 @@ std::string buffers_repr(const Buffers& self) {
 void bind_buffers(nb::module_& module) {
   nb::class_<Buffers> buffers(
       module, "DFlash2SelectorBuffers", nb::is_final(),
-      "All buffers of one selector step, for L lanes, R rows a lane, P = R - 1 positions and a vocabulary of V:\n\n"
-      "read: logits f32 [L, R, V], selector_hidden bf16 [L, R, 256], predecessor_codebook and successor_codebook "
+      "All buffers of one selector step, for L lanes, R rows a lane, P = R - 1 positions and a vocabulary of "
+      "V:\n\n"
+      "read: logits f32 [L, R, V], selector_hidden bf16 [L, R, 256], predecessor_codebook and "
+      "successor_codebook "
       "bf16 [V, 256], uniforms f32 [L, P];\n"
-      "written: partial_ids u32 and partial_values f32 [L, P, 8, 16], candidates u32 and unary f32 [L, P, 16], edges "
+      "written: partial_ids u32 and partial_values f32 [L, P, 8, 16], candidates u32 and unary f32 [L, P, "
+      "16], edges "
       "f32 [L, P, 16, 16], tokens u32 [L, P], proposal_probabilities f32 [L, P, 16], confidence f32 [L, P].");
   buffers.def(
       "__init__",
-      [](Buffers* self, const Buffer& logits, const Buffer& selector_hidden, const Buffer& predecessor_codebook,
-         const Buffer& successor_codebook, const Buffer& uniforms, const Buffer& partial_ids,
-         const Buffer& partial_values, const Buffer& candidates, const Buffer& unary, const Buffer& edges,
-         const Buffer& tokens, const Buffer& proposal_probabilities, const Buffer& confidence) {
-        new (self) Buffers{logits,         selector_hidden, predecessor_codebook, successor_codebook,
-                           uniforms,       partial_ids,     partial_values,       candidates,
-                           unary,          edges,           tokens,               proposal_probabilities,
+      [](Buffers* self, const Buffer& logits, const Buffer& selector_hidden,
+         const Buffer& predecessor_codebook, const Buffer& successor_codebook, const Buffer& uniforms,
+         const Buffer& partial_ids, const Buffer& partial_values, const Buffer& candidates,
+         const Buffer& unary, const Buffer& edges, const Buffer& tokens, const Buffer& proposal_probabilities,
+         const Buffer& confidence) {
+        new (self) Buffers{logits,
+                           selector_hidden,
+                           predecessor_codebook,
+                           successor_codebook,
+                           uniforms,
+                           partial_ids,
+                           partial_values,
+                           candidates,
+                           unary,
+                           edges,
+                           tokens,
+                           proposal_probabilities,
                            confidence};
       },
       "logits"_a, "selector_hidden"_a, "predecessor_codebook"_a, "successor_codebook"_a, "uniforms"_a,
@@ -89,7 +105,8 @@ void bind_buffers(nb::module_& module) {
         field.name, [member = field.member](const Buffers& self) { return self.*member; },
         [member = field.member](Buffers& self, const Buffer& buffer) { self.*member = buffer; },
         nb::for_getter(nb::sig(("def " + std::string(field.name) + "(self) -> Buffer").c_str())),
-        nb::for_setter(nb::sig(("def " + std::string(field.name) + "(self, buffer: Buffer) -> None").c_str())));
+        nb::for_setter(
+            nb::sig(("def " + std::string(field.name) + "(self, buffer: Buffer) -> None").c_str())));
   }
   buffers
       .def_static("alloc", &Buffers::alloc, "device"_a, "lanes"_a, "rows_per_lane"_a, "vocabulary"_a,
@@ -112,12 +129,13 @@ void bind_dflash2_selector(nb::module_& module) {
   module.attr("DFLASH2_SELECTOR_RANK") = DFLASH2_SELECTOR_RANK;
   module.attr("DFLASH2_MAX_POSITIONS") = DFLASH2_MAX_POSITIONS;
   module.attr("DFLASH2_VERIFY_COSTS") = DFLASH2_VERIFY_COSTS;
-  module.def("dispatch_dflash2_selector", &dispatch_selector, "encoder"_a, "buffers"_a, "params"_a.none(),
-             nb::sig("def dispatch_dflash2_selector(encoder: CommandEncoder, buffers: DFlash2SelectorBuffers, "
-                     "params: typing.Any) -> None"),
-             "Records the three launches of one selector step; see metalane.ops.dflash2_selector.");
-  module.def("dispatch_dflash2_verify_rows", &dispatch_verify_rows, "encoder"_a, "confidence"_a, "verify_rows"_a,
-             "params"_a.none(),
+  module.def(
+      "dispatch_dflash2_selector", &dispatch_selector, "encoder"_a, "buffers"_a, "params"_a.none(),
+      nb::sig("def dispatch_dflash2_selector(encoder: CommandEncoder, buffers: DFlash2SelectorBuffers, "
+              "params: typing.Any) -> None"),
+      "Records the three launches of one selector step; see metalane.ops.dflash2_selector.");
+  module.def("dispatch_dflash2_verify_rows", &dispatch_verify_rows, "encoder"_a, "confidence"_a,
+             "verify_rows"_a, "params"_a.none(),
              nb::sig("def dispatch_dflash2_verify_rows(encoder: CommandEncoder, confidence: Buffer, "
                      "verify_rows: Buffer, params: typing.Any) -> None"),
              "Records the choice of verification rows; see metalane.ops.dflash2_selector.");

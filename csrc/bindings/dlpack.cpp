@@ -96,8 +96,9 @@ struct Export {
       strides[axis] = stride;
       stride *= std::max<std::int64_t>(shape[axis], 1);
     }
-    managed.dl_tensor = {view.address(), {kCpu, 0}, static_cast<std::int32_t>(dims.rank()),
-                         dl_type(buffer.dtype()), shape, strides, 0};
+    managed.dl_tensor = {
+        view.address(), {kCpu, 0}, static_cast<std::int32_t>(dims.rank()), dl_type(buffer.dtype()), shape,
+        strides,        0};
     managed.manager_ctx = this;
     managed.deleter = [](Managed* self) { delete static_cast<Export*>(self->manager_ctx); };
   }
@@ -158,7 +159,8 @@ Imported import_capsule(nb::handle capsule) {
     const auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kName));
     return {managed->dl_tensor, false, take_capsule<DLManagedTensor>(capsule, kName, "used_dltensor")};
   }
-  throw DTypeError("from_dlpack", "x.__dlpack__()", "a DLPack capsule that was not used yet", repr_of(capsule));
+  throw DTypeError("from_dlpack", "x.__dlpack__()", "a DLPack capsule that was not used yet",
+                   repr_of(capsule));
 }
 
 Shape contiguous_shape(const DLTensor& tensor) {
@@ -188,7 +190,8 @@ Shape contiguous_shape(const DLTensor& tensor) {
 nb::object call_dlpack(nb::handle source) {
   nb::object method = nb::getattr(source, "__dlpack__", nb::none());
   if (method.is_none() || !nb::hasattr(source, "__dlpack_device__")) {
-    throw DTypeError("from_dlpack", "x", "an object with __dlpack__ and __dlpack_device__", type_name_of(source));
+    throw DTypeError("from_dlpack", "x", "an object with __dlpack__ and __dlpack_device__",
+                     type_name_of(source));
   }
   auto device = nb::cast<nb::tuple>(source.attr("__dlpack_device__")());
   if (!device[0].equal(nb::int_(kCpu))) {
@@ -207,7 +210,8 @@ nb::object call_dlpack(nb::handle source) {
 
 }  // namespace
 
-nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device,
+                          nb::handle copy) {
   if (!dl_device.is_none() && !dl_device.equal(nb::make_tuple(kCpu, 0))) {
     PyErr_Format(PyExc_BufferError, "Buffer.__dlpack__: dl_device must be (1, 0), got %R", dl_device.ptr());
     throw nb::python_error();
@@ -223,9 +227,8 @@ nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::hand
                       "Buffer.__dlpack__: a read-only buffer needs a consumer of DLPack 1.0 (max_version)");
       throw nb::python_error();
     }
-    return export_capsule(std::make_unique<Export<DLManagedTensor>>(source), kName, [](PyObject* capsule) {
-      destroy_capsule<DLManagedTensor>(capsule, kName);
-    });
+    return export_capsule(std::make_unique<Export<DLManagedTensor>>(source), kName,
+                          [](PyObject* capsule) { destroy_capsule<DLManagedTensor>(capsule, kName); });
   }
   auto exported = std::make_unique<Export<DLManagedTensorVersioned>>(source);
   exported->managed.version_major = 1;

@@ -25,10 +25,12 @@ std::string_view text_of(nb::handle text) {
 }
 
 // `kept` holds the pipeline where nothing else does.
-const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::handle constants, Pipeline& kept) {
+const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::handle constants,
+                              Pipeline& kept) {
   if (is_pipeline(kernel)) {
     if (!constants.is_none()) {
-      throw ArgumentError(kDispatch, "constants", "None with a pipeline (they are part of it)", repr_of(constants));
+      throw ArgumentError(kDispatch, "constants", "None with a pipeline (they are part of it)",
+                          repr_of(constants));
     }
     return *nb::inst_ptr<Pipeline>(kernel);
   }
@@ -96,8 +98,9 @@ class ThreadgroupSizes {
   std::array<ThreadgroupMemory, ArgumentList::kMaxArguments> sizes_;
 };
 
-void dispatch(Encoder& self, nb::handle kernel, nb::handle arguments, nb::handle threadgroups, nb::handle threads,
-              nb::handle threads_per_threadgroup, nb::handle threadgroup_memory, nb::handle constants) {
+void dispatch(Encoder& self, nb::handle kernel, nb::handle arguments, nb::handle threadgroups,
+              nb::handle threads, nb::handle threads_per_threadgroup, nb::handle threadgroup_memory,
+              nb::handle constants) {
   Pipeline kept;
   const Pipeline& pipeline = pipeline_from(self, kernel, constants, kept);
   ArgumentList list;
@@ -138,7 +141,8 @@ std::vector<AddressRange> ranges_from(nb::handle value, const char* argument) {
     const AddressRange range = {u64_from(PyTuple_GetItem(item.ptr(), 0), op, argument),
                                 u64_from(PyTuple_GetItem(item.ptr(), 1), op, argument)};
     if (range.begin > range.end) {
-      throw ArgumentError(op, std::string(argument) + "[" + std::to_string(i) + "]", "begin <= end", repr_of(item));
+      throw ArgumentError(op, std::string(argument) + "[" + std::to_string(i) + "]", "begin <= end",
+                          repr_of(item));
     }
     ranges.push_back(range);
   }
@@ -181,70 +185,86 @@ std::string encoder_repr(const Encoder& self) {
 
 void bind_label(nb::module_& module) {
   nb::class_<Label>(module, "Label", nb::is_final(), "A label for the launches inside a with block.")
-      .def("__enter__",
-           [](Label& self) {
-             nb::inst_ptr<Encoder>(self.encoder)->core.push_label(self.name);
-             self.pushed = true;
-           },
-           nb::sig("def __enter__(self) -> None"))
-      .def("__exit__",
-           [](Label& self, nb::handle, nb::handle, nb::handle) {
-             CommandEncoder& encoder = nb::inst_ptr<Encoder>(self.encoder)->core;
-             if (std::exchange(self.pushed, false) && encoder.is_open()) encoder.pop_label();
-             return false;
-           },
-           "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
-           nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
-                   "typing.Literal[False]"))
+      .def(
+          "__enter__",
+          [](Label& self) {
+            nb::inst_ptr<Encoder>(self.encoder)->core.push_label(self.name);
+            self.pushed = true;
+          },
+          nb::sig("def __enter__(self) -> None"))
+      .def(
+          "__exit__",
+          [](Label& self, nb::handle, nb::handle, nb::handle) {
+            CommandEncoder& encoder = nb::inst_ptr<Encoder>(self.encoder)->core;
+            if (std::exchange(self.pushed, false) && encoder.is_open()) encoder.pop_label();
+            return false;
+          },
+          "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
+          nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
+                  "typing.Literal[False]"))
       .def("__repr__", [](const Label& self) { return "<Label '" + self.name + "'>"; });
 }
 
 void bind_recording(nb::class_<Encoder>& encoder) {
   encoder
-      .def("dispatch", &dispatch, "kernel"_a.none(), "args"_a.none(), nb::kw_only(), "threadgroups"_a = nb::none(),
-           "threads"_a = nb::none(), "threads_per_threadgroup"_a = nb::none(), "threadgroup_memory"_a = nb::none(),
-           "constants"_a = nb::none(),
-           nb::sig("def dispatch(self, kernel: str | Pipeline, args: Sequence[typing.Any] | Mapping[int, typing.Any], "
+      .def("dispatch", &dispatch, "kernel"_a.none(), "args"_a.none(), nb::kw_only(),
+           "threadgroups"_a = nb::none(), "threads"_a = nb::none(), "threads_per_threadgroup"_a = nb::none(),
+           "threadgroup_memory"_a = nb::none(), "constants"_a = nb::none(),
+           nb::sig("def dispatch(self, kernel: str | Pipeline, args: Sequence[typing.Any] | Mapping[int, "
+                   "typing.Any], "
                    "*, threadgroups: int | Sequence[int] | Buffer | None = None, "
                    "threads: int | Sequence[int] | None = None, "
                    "threads_per_threadgroup: int | Sequence[int] | None = None, "
                    "threadgroup_memory: int | Sequence[int] | Mapping[int, int] | None = None, "
                    "constants: Mapping[str | int, bool | int | float] | None = None) -> None"),
            "Records one launch of `kernel` (a name or a Pipeline).\n\n"
-           "args: buffers, metal_struct instances, numbers (typed and range-checked by the kernel's signature) or "
+           "args: buffers, metal_struct instances, numbers (typed and range-checked by the kernel's "
+           "signature) or "
            "bytes; by position, or as {index: value}.\n"
            "threadgroups: how many, as 1 to 3 integers, or a u32 buffer of 3 read when the launch starts. Or "
            "threads: how many threads in all; threadgroups at the edges may be smaller.\n"
            "threadgroup_memory: bytes for [[threadgroup(0)]], or by index.\n"
            "constants: function constants by name or index (kernel given by name).\n\n"
            "Raises ArgumentError or DTypeError, with nothing recorded.")
-      .def("copy", [](Encoder& self, const Buffer& source, const Buffer& destination) {
-             self.core.copy(source, destination);
-           }, "src"_a, "dst"_a, "Records a copy of all bytes of `src` to `dst`: equal sizes, no overlap.")
+      .def(
+          "copy",
+          [](Encoder& self, const Buffer& source, const Buffer& destination) {
+            self.core.copy(source, destination);
+          },
+          "src"_a, "dst"_a, "Records a copy of all bytes of `src` to `dst`: equal sizes, no overlap.")
       .def("fill", &fill, "buffer"_a, "value"_a.none(),
            nb::sig("def fill(self, buffer: Buffer, value: int | float) -> None"),
            "Records writing `value` to every element; range-checked for the buffer's dtype.")
-      .def("memory_barrier", [](Encoder& self) { self.core.memory_barrier(); },
-           "Orders every later launch behind every earlier one.")
-      .def("start_capture", [](Encoder& self) { self.core.start_capture(); },
-           "From here to take_capture() launches become nodes of a graph instead of being recorded.")
+      .def(
+          "memory_barrier", [](Encoder& self) { self.core.memory_barrier(); },
+          "Orders every later launch behind every earlier one.")
+      .def(
+          "start_capture", [](Encoder& self) { self.core.start_capture(); },
+          "From here to take_capture() launches become nodes of a graph instead of being recorded.")
       .def_prop_ro("is_capturing", [](const Encoder& self) { return self.core.is_capturing(); })
-      .def("take_capture", [](Encoder& self) { return self.core.take_capture(); }, "Ends the capture.")
-      .def("abandon_capture", [](Encoder& self) { self.core.abandon_capture(); },
-           "Ends the capture and drops its nodes.")
-      .def("set_pending_buffer_ranges",
-           [](Encoder& self, nb::handle reads, nb::handle writes) {
-             std::vector<AddressRange> read_ranges = ranges_from(reads, "reads");
-             self.core.set_pending_buffer_ranges(std::move(read_ranges), ranges_from(writes, "writes"));
-           },
-           "reads"_a.none(), "writes"_a.none(),
-           nb::sig("def set_pending_buffer_ranges(self, reads: Sequence[Buffer | tuple[int, int]], "
-                   "writes: Sequence[Buffer | tuple[int, int]]) -> None"),
-           "Gives the next launch these ranges (buffers, or addresses (begin, end)) instead of the derived ones.")
-      .def("label", [](nb::handle self, std::string name) { return new Label{nb::borrow(self), std::move(name)}; },
-           "name"_a, nb::rv_policy::take_ownership, "A scope that names the launches in it; labels nest.")
-      .def("wait_for", [](Encoder& self, const Ticket& ticket) { self.core.wait_for(ticket); }, "ticket"_a,
-           "The submission starts only when `ticket` (of any device) is done, and fails with its error.");
+      .def(
+          "take_capture", [](Encoder& self) { return self.core.take_capture(); }, "Ends the capture.")
+      .def(
+          "abandon_capture", [](Encoder& self) { self.core.abandon_capture(); },
+          "Ends the capture and drops its nodes.")
+      .def(
+          "set_pending_buffer_ranges",
+          [](Encoder& self, nb::handle reads, nb::handle writes) {
+            std::vector<AddressRange> read_ranges = ranges_from(reads, "reads");
+            self.core.set_pending_buffer_ranges(std::move(read_ranges), ranges_from(writes, "writes"));
+          },
+          "reads"_a.none(), "writes"_a.none(),
+          nb::sig("def set_pending_buffer_ranges(self, reads: Sequence[Buffer | tuple[int, int]], "
+                  "writes: Sequence[Buffer | tuple[int, int]]) -> None"),
+          "Gives the next launch these ranges (buffers, or addresses (begin, end)) instead of the derived "
+          "ones.")
+      .def(
+          "label",
+          [](nb::handle self, std::string name) { return new Label{nb::borrow(self), std::move(name)}; },
+          "name"_a, nb::rv_policy::take_ownership, "A scope that names the launches in it; labels nest.")
+      .def(
+          "wait_for", [](Encoder& self, const Ticket& ticket) { self.core.wait_for(ticket); }, "ticket"_a,
+          "The submission starts only when `ticket` (of any device) is done, and fails with its error.");
 }
 
 void bind_commit(nb::class_<Encoder>& encoder) {
@@ -253,27 +273,37 @@ void bind_commit(nb::class_<Encoder>& encoder) {
            nb::sig("def commit(self, timeout: float | None = None) -> Ticket"),
            "Hands the recorded work to the device and closes the encoder.\n\n"
            "timeout: seconds that the work may run before it fails with CommandBufferError code 'timeout'.")
-      .def("commit_and_wait",
-           [](Encoder& self, nb::handle timeout) { wait_for_ticket(commit(self, timeout), std::nullopt); },
-           "timeout"_a = nb::none(), nb::sig("def commit_and_wait(self, timeout: float | None = None) -> None"),
-           "commit(), then wait for the work and raise its error.")
-      .def("discard", [](Encoder& self) { self.core.discard(); }, "Drops what was recorded and closes the encoder.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); },
-           nb::sig("def __enter__(self) -> CommandEncoder"))
-      .def("__exit__",
-           [](Encoder& self, nb::handle type, nb::handle, nb::handle) { return leave_encoder(self, type); },
-           "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
-           nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
-                   "typing.Literal[False]"),
-           "Commits; discards where the block raised.")
-      .def_prop_ro("ticket", [](const Encoder& self) { return self.ticket; }, "The ticket of commit(); None before.")
+      .def(
+          "commit_and_wait",
+          [](Encoder& self, nb::handle timeout) { wait_for_ticket(commit(self, timeout), std::nullopt); },
+          "timeout"_a = nb::none(),
+          nb::sig("def commit_and_wait(self, timeout: float | None = None) -> None"),
+          "commit(), then wait for the work and raise its error.")
+      .def(
+          "discard", [](Encoder& self) { self.core.discard(); },
+          "Drops what was recorded and closes the encoder.")
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> CommandEncoder"))
+      .def(
+          "__exit__",
+          [](Encoder& self, nb::handle type, nb::handle, nb::handle) { return leave_encoder(self, type); },
+          "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
+          nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
+                  "typing.Literal[False]"),
+          "Commits; discards where the block raised.")
+      .def_prop_ro(
+          "ticket", [](const Encoder& self) { return self.ticket; }, "The ticket of commit(); None before.")
       .def_prop_ro("is_open", [](const Encoder& self) { return self.core.is_open(); })
-      .def_prop_ro("launches", [](const Encoder& self) { return self.core.counters().launches; },
-                   "Launches recorded so far.")
-      .def_prop_ro("barriers", [](const Encoder& self) { return self.core.counters().barriers; },
-                   "Barriers recorded so far, automatic ones included.")
-      .def_prop_ro("device", [](const Encoder& self) { return self.core.device(); },
-                   nb::sig("def device(self) -> Device"))
+      .def_prop_ro(
+          "launches", [](const Encoder& self) { return self.core.counters().launches; },
+          "Launches recorded so far.")
+      .def_prop_ro(
+          "barriers", [](const Encoder& self) { return self.core.counters().barriers; },
+          "Barriers recorded so far, automatic ones included.")
+      .def_prop_ro(
+          "device", [](const Encoder& self) { return self.core.device(); },
+          nb::sig("def device(self) -> Device"))
       .def("__repr__", &encoder_repr);
 }
 
@@ -281,9 +311,10 @@ void bind_commit(nb::class_<Encoder>& encoder) {
 
 void bind_encoder(nb::module_& module) {
   bind_label(module);
-  nb::class_<Encoder> encoder(module, "CommandEncoder", nb::is_final(),
-                              "Records the launches of one submission. For one thread at a time: two threads inside "
-                              "one encoder at once raise. As a context manager it commits at the end of the block.");
+  nb::class_<Encoder> encoder(
+      module, "CommandEncoder", nb::is_final(),
+      "Records the launches of one submission. For one thread at a time: two threads inside "
+      "one encoder at once raise. As a context manager it commits at the end of the block.");
   bind_recording(encoder);
   bind_commit(encoder);
 }

@@ -40,37 +40,43 @@ void bind_node(nb::module_& module) {
       .def_ro("label", &GraphNode::label, "Nested labels joined by '/'.")
       .def_prop_ro("bindings", &binding_dict, nb::sig("def bindings(self) -> dict[int, Buffer | bytes]"),
                    "What is bound at each buffer index.")
-      .def_prop_ro("threadgroups",
-                   [](const GraphNode& self) {
-                     return self.grid.kind == Grid::Kind::indirect ? grid_of(self, Grid::Kind::indirect)
-                                                                   : grid_of(self, Grid::Kind::threadgroups);
-                   },
-                   nb::sig("def threadgroups(self) -> tuple[int, int, int] | Buffer | None"),
-                   "Threadgroups, or the buffer that holds their counts; None where threads are given.")
-      .def_prop_ro("threads", [](const GraphNode& self) { return grid_of(self, Grid::Kind::threads); },
-                   nb::sig("def threads(self) -> tuple[int, int, int] | None"))
-      .def_prop_ro("threads_per_threadgroup",
-                   [](const GraphNode& self) { return size3_tuple(self.grid.threads_per_threadgroup); },
-                   nb::sig("def threads_per_threadgroup(self) -> tuple[int, int, int]"))
-      .def_prop_ro("threadgroup_memory",
-                   [](const GraphNode& self) {
-                     nb::dict sizes;
-                     for (const ThreadgroupMemory& memory : self.threadgroup_memory) {
-                       sizes[nb::int_(memory.index)] = memory.nbytes;
-                     }
-                     return sizes;
-                   },
-                   nb::sig("def threadgroup_memory(self) -> dict[int, int]"), "Bytes by [[threadgroup(index)]].")
-      .def_prop_ro("reads", [](const GraphNode& self) { return range_list(self.reads); },
-                   nb::sig("def reads(self) -> list[tuple[int, int]]"), "Address ranges that the launch reads.")
-      .def_prop_ro("writes", [](const GraphNode& self) { return range_list(self.writes); },
-                   nb::sig("def writes(self) -> list[tuple[int, int]]"), "Address ranges that the launch writes.")
+      .def_prop_ro(
+          "threadgroups",
+          [](const GraphNode& self) {
+            return self.grid.kind == Grid::Kind::indirect ? grid_of(self, Grid::Kind::indirect)
+                                                          : grid_of(self, Grid::Kind::threadgroups);
+          },
+          nb::sig("def threadgroups(self) -> tuple[int, int, int] | Buffer | None"),
+          "Threadgroups, or the buffer that holds their counts; None where threads are given.")
+      .def_prop_ro(
+          "threads", [](const GraphNode& self) { return grid_of(self, Grid::Kind::threads); },
+          nb::sig("def threads(self) -> tuple[int, int, int] | None"))
+      .def_prop_ro(
+          "threads_per_threadgroup",
+          [](const GraphNode& self) { return size3_tuple(self.grid.threads_per_threadgroup); },
+          nb::sig("def threads_per_threadgroup(self) -> tuple[int, int, int]"))
+      .def_prop_ro(
+          "threadgroup_memory",
+          [](const GraphNode& self) {
+            nb::dict sizes;
+            for (const ThreadgroupMemory& memory : self.threadgroup_memory) {
+              sizes[nb::int_(memory.index)] = memory.nbytes;
+            }
+            return sizes;
+          },
+          nb::sig("def threadgroup_memory(self) -> dict[int, int]"), "Bytes by [[threadgroup(index)]].")
+      .def_prop_ro(
+          "reads", [](const GraphNode& self) { return range_list(self.reads); },
+          nb::sig("def reads(self) -> list[tuple[int, int]]"), "Address ranges that the launch reads.")
+      .def_prop_ro(
+          "writes", [](const GraphNode& self) { return range_list(self.writes); },
+          nb::sig("def writes(self) -> list[tuple[int, int]]"), "Address ranges that the launch writes.")
       .def_ro("ranges_overridden", &GraphNode::ranges_overridden)
       .def_ro("barrier_before", &GraphNode::barrier_before)
       .def("__repr__", [](const GraphNode& self) {
         return "<GraphNode " + self.pipeline.signature().name +
-               (self.label.empty() ? "" : " '" + self.label + "'") + ", " + std::to_string(self.bindings.size()) +
-               " bindings>";
+               (self.label.empty() ? "" : " '" + self.label + "'") + ", " +
+               std::to_string(self.bindings.size()) + " bindings>";
       });
 }
 
@@ -81,10 +87,11 @@ void bind_graph(nb::module_& module) {
   nb::class_<ComputeGraph>(module, "ComputeGraph", nb::is_final(),
                            "A captured sequence of launches; keeps its buffers alive.")
       .def_prop_ro("nodes", [](const ComputeGraph& self) { return self.nodes(); })
-      .def("encode", [](const ComputeGraph& self, Encoder& encoder) { self.encode(encoder.core); }, "encoder"_a,
-           nb::sig("def encode(self, encoder: CommandEncoder) -> None"),
-           "Encodes every node, as the eager calls would have been.\n\n"
-           "Raises before the first launch where a buffer of the graph was released.")
+      .def(
+          "encode", [](const ComputeGraph& self, Encoder& encoder) { self.encode(encoder.core); },
+          "encoder"_a, nb::sig("def encode(self, encoder: CommandEncoder) -> None"),
+          "Encodes every node, as the eager calls would have been.\n\n"
+          "Raises before the first launch where a buffer of the graph was released.")
       .def("__len__", &ComputeGraph::size)
       .def("__repr__", [](const ComputeGraph& self) {
         return "<ComputeGraph of " + std::to_string(self.size()) + " launches>";

@@ -29,7 +29,8 @@ struct Mismatch {
 std::optional<Mismatch> compare_layouts(const StructLayout& expected, const StructLayout& given,
                                         const std::string& prefix) {
   for (std::size_t i = 0; i < std::max(expected.fields.size(), given.fields.size()); ++i) {
-    if (i >= given.fields.size()) return Mismatch{prefix + expected.fields[i].name, "present", "no such field"};
+    if (i >= given.fields.size())
+      return Mismatch{prefix + expected.fields[i].name, "present", "no such field"};
     if (i >= expected.fields.size()) return Mismatch{prefix + given.fields[i].name, "absent", "a field"};
     const StructField& want = expected.fields[i];
     const StructField& have = given.fields[i];
@@ -97,33 +98,38 @@ nb::object layout_object(const std::shared_ptr<const StructLayout>& layout) {
 }
 
 void bind_layout_types(nb::module_& module) {
-  nb::class_<StructField>(module, "StructField", nb::is_final(), "One field of a struct as the device lays it out.")
+  nb::class_<StructField>(module, "StructField", nb::is_final(),
+                          "One field of a struct as the device lays it out.")
       .def_ro("name", &StructField::name)
-      .def_prop_ro("type", [](const StructField& field) { return type_text(field.type); },
-                   "Element type: 'u32', 'f32x4', or a struct's name.")
-      .def_prop_ro("layout", [](const StructField& field) { return layout_object(field.type.layout); },
-                   nb::sig("def layout(self) -> StructLayout | None"), "Layout of a field that is a struct.")
+      .def_prop_ro(
+          "type", [](const StructField& field) { return type_text(field.type); },
+          "Element type: 'u32', 'f32x4', or a struct's name.")
+      .def_prop_ro(
+          "layout", [](const StructField& field) { return layout_object(field.type.layout); },
+          nb::sig("def layout(self) -> StructLayout | None"), "Layout of a field that is a struct.")
       .def_ro("count", &StructField::count, "Elements of an array; 0 where the field is none.")
       .def_ro("offset", &StructField::offset, "Bytes from the start of the struct.")
       .def_ro("size", &StructField::size, "Bytes of the whole field.")
       .def("__repr__", [](const StructField& field) {
         return "<StructField " + type_text(field.type) + " " + field.name +
-               (field.count == 0 ? "" : "[" + number(field.count) + "]") + " at " + number(field.offset) + ", " +
-               number(field.size) + " bytes>";
+               (field.count == 0 ? "" : "[" + number(field.count) + "]") + " at " + number(field.offset) +
+               ", " + number(field.size) + " bytes>";
       });
   nb::class_<StructLayout>(module, "StructLayout", nb::is_final(), "A struct's memory: its fields in order.")
       .def_ro("name", &StructLayout::name)
       .def_ro("size", &StructLayout::size, "Bytes.")
       .def_ro("alignment", &StructLayout::alignment, "Bytes.")
       .def_prop_ro("fields", [](const StructLayout& layout) { return layout.fields; })
-      .def("difference",
-           [](const StructLayout& self, const StructLayout& other) -> nb::object {
-             std::optional<Mismatch> found = compare_layouts(self, other, "");
-             if (!found) return nb::none();
-             return nb::make_tuple(found->field, found->expected, found->given);
-           },
-           "other"_a, nb::sig("def difference(self, other: StructLayout) -> tuple[str, str, str] | None"),
-           "The first field that `other` lays out differently, as (field, expected, given); None where they agree.")
+      .def(
+          "difference",
+          [](const StructLayout& self, const StructLayout& other) -> nb::object {
+            std::optional<Mismatch> found = compare_layouts(self, other, "");
+            if (!found) return nb::none();
+            return nb::make_tuple(found->field, found->expected, found->given);
+          },
+          "other"_a, nb::sig("def difference(self, other: StructLayout) -> tuple[str, str, str] | None"),
+          "The first field that `other` lays out differently, as (field, expected, given); None where they "
+          "agree.")
       .def("__repr__", [](const StructLayout& layout) {
         return "<StructLayout " + layout.name + ", " + number(layout.fields.size()) + " fields, " +
                number(layout.size) + " bytes>";
@@ -131,19 +137,25 @@ void bind_layout_types(nb::module_& module) {
 }
 
 void bind_signature_types(nb::module_& module) {
-  nb::class_<KernelArgument>(module, "KernelArgument", nb::is_final(), "One argument of a kernel, from its source.")
+  nb::class_<KernelArgument>(module, "KernelArgument", nb::is_final(),
+                             "One argument of a kernel, from its source.")
       .def_ro("name", &KernelArgument::name)
       .def_ro("index", &KernelArgument::index, "Of [[buffer(index)]] or [[threadgroup(index)]].")
-      .def_prop_ro("space", [](const KernelArgument& argument) { return space_name(argument.space); },
-                   "'device', 'constant' or 'threadgroup'.")
-      .def_prop_ro("access", [](const KernelArgument& argument) { return access_name(argument.access); },
-                   "'read', 'write' or 'read_write'.")
+      .def_prop_ro(
+          "space", [](const KernelArgument& argument) { return space_name(argument.space); },
+          "'device', 'constant' or 'threadgroup'.")
+      .def_prop_ro(
+          "access", [](const KernelArgument& argument) { return access_name(argument.access); },
+          "'read', 'write' or 'read_write'.")
       .def_ro("is_reference", &KernelArgument::is_reference)
       .def_prop_ro("type", [](const KernelArgument& argument) { return type_text(argument.type); })
-      .def_prop_ro("layout", [](const KernelArgument& argument) { return layout_object(argument.type.layout); },
-                   nb::sig("def layout(self) -> StructLayout | None"), "Layout of what a struct argument points to.")
-      .def("__repr__", [](const KernelArgument& argument) { return "<KernelArgument " + argument_text(argument) + ">"; });
-  nb::class_<FunctionConstant>(module, "FunctionConstant", nb::is_final(), "One [[function_constant(index)]].")
+      .def_prop_ro(
+          "layout", [](const KernelArgument& argument) { return layout_object(argument.type.layout); },
+          nb::sig("def layout(self) -> StructLayout | None"), "Layout of what a struct argument points to.")
+      .def("__repr__",
+           [](const KernelArgument& argument) { return "<KernelArgument " + argument_text(argument) + ">"; });
+  nb::class_<FunctionConstant>(module, "FunctionConstant", nb::is_final(),
+                               "One [[function_constant(index)]].")
       .def_ro("name", &FunctionConstant::name)
       .def_ro("index", &FunctionConstant::index)
       .def_prop_ro("type", [](const FunctionConstant& constant) { return type_text(constant.type); })
@@ -151,7 +163,8 @@ void bind_signature_types(nb::module_& module) {
         return "<FunctionConstant " + type_text(constant.type) + " " + constant.name + " (" +
                number(constant.index) + ")>";
       });
-  nb::class_<KernelSignature>(module, "KernelSignature", nb::is_final(), "What a kernel takes, read from its source.")
+  nb::class_<KernelSignature>(module, "KernelSignature", nb::is_final(),
+                              "What a kernel takes, read from its source.")
       .def_ro("name", &KernelSignature::name)
       .def_ro("function", &KernelSignature::function)
       .def_prop_ro("arguments", [](const KernelSignature& signature) { return signature.arguments; })
@@ -176,22 +189,26 @@ void bind_registry(nb::module_& module) {
                              "The kernel sources of one device and the pipelines built from them.")
       .def("register_source", &KernelRegistry::register_source, "name"_a, "source"_a,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Registers MSL text under `name`; replaces what was registered under it. Pipelines already built stay "
+           "Registers MSL text under `name`; replaces what was registered under it. Pipelines already built "
+           "stay "
            "valid.")
       .def("register_header", &KernelRegistry::register_header, "name"_a, "text"_a,
-           nb::call_guard<nb::gil_scoped_release>(), "What `#include \"name\"` gives in every source of this registry.")
-      .def("pipeline",
-           [](KernelRegistry& self, const std::string& name, nb::object constants, const std::string& math) {
-             const std::vector<ConstantValue> values = constants_from(constants, "KernelRegistry.pipeline");
-             const MathMode mode = math_from(math);
-             nb::gil_scoped_release unlocked;
-             return self.pipeline(name, values, mode);
-           },
-           "name"_a, "constants"_a = nb::none(), "math"_a = "safe",
-           nb::sig("def pipeline(self, name: str, constants: Mapping[str | int, bool | int | float] | None = None, "
-                   "math: str = 'safe') -> Pipeline"),
-           "The compiled kernel `name` with these function constants; built once.\n\n"
-           "Raises KernelNotFoundError, ArgumentError (constants) or CompileError.")
+           nb::call_guard<nb::gil_scoped_release>(),
+           "What `#include \"name\"` gives in every source of this registry.")
+      .def(
+          "pipeline",
+          [](KernelRegistry& self, const std::string& name, nb::object constants, const std::string& math) {
+            const std::vector<ConstantValue> values = constants_from(constants, "KernelRegistry.pipeline");
+            const MathMode mode = math_from(math);
+            nb::gil_scoped_release unlocked;
+            return self.pipeline(name, values, mode);
+          },
+          "name"_a, "constants"_a = nb::none(), "math"_a = "safe",
+          nb::sig("def pipeline(self, name: str, constants: Mapping[str | int, bool | int | float] | None = "
+                  "None, "
+                  "math: str = 'safe') -> Pipeline"),
+          "The compiled kernel `name` with these function constants; built once.\n\n"
+          "Raises KernelNotFoundError, ArgumentError (constants) or CompileError.")
       .def("kernels", &KernelRegistry::kernels, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Signatures of the kernels of the source registered as `name`, compiled or not.")
       .def_prop_ro("names", &KernelRegistry::names, "Every name that `pipeline` takes.")
@@ -212,8 +229,9 @@ void StructSpec::check_matches(const Pipeline& pipeline, const KernelArgument& a
   }
   if (argument.type.layout != nullptr) {
     if (std::optional<Mismatch> found = compare_layouts(*argument.type.layout, *layout, "")) {
-      throw ArgumentError(pipeline.signature().name, argument.name + "." + found->field + " (struct " + name + ")",
-                          found->expected, found->given);
+      throw ArgumentError(pipeline.signature().name,
+                          argument.name + "." + found->field + " (struct " + name + ")", found->expected,
+                          found->given);
     }
   }
   if (checked_.size() < kChecked) {

@@ -34,8 +34,8 @@ int drain_pending_call(void*) {
   return 0;
 }
 
-// A runtime thread never takes the GIL (it may hold a lock that a thread with the GIL waits for), and none may
-// once the interpreter is going down: the main thread runs the release as a pending call.
+// A runtime thread never takes the GIL (it may hold a lock that a thread with the GIL waits for), and none
+// may once the interpreter is going down: the main thread runs the release as a pending call.
 void defer(Release release) noexcept {
   Deferred& state = deferred();
   if (state.exiting.load(std::memory_order_acquire)) return;
@@ -90,9 +90,8 @@ std::shared_ptr<void> deferred_owner(void* object, void (*release)(void*)) {
 }
 
 std::shared_ptr<void> deferred_reference(nb::object object) {
-  return deferred_owner(object.release().ptr(), [](void* reference) {
-    Py_DECREF(static_cast<PyObject*>(reference));
-  });
+  return deferred_owner(object.release().ptr(),
+                        [](void* reference) { Py_DECREF(static_cast<PyObject*>(reference)); });
 }
 
 void drain_deferred() noexcept {

@@ -1,7 +1,6 @@
 // What the null device was given: for tests of everything above a backend.
-#include "bindings/bindings.h"
-
 #include "backends/null/null_device.h"
+#include "bindings/bindings.h"
 #include "core/device_state.h"
 
 namespace metalane::python {

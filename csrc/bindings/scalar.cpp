@@ -70,7 +70,9 @@ std::uint16_t bfloat_bits(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-float bfloat_value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+float bfloat_value(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 void pack_float(ScalarType type, nb::handle value, void* out, const ScalarSource& source) {
   const double number = double_from(type, value, source);

@@ -1,7 +1,6 @@
 // The native base of parameter structs: construction, field access and range checks on inline storage.
 #include "bindings/struct_type.h"
 
-
 #include <algorithm>
 #include <bitset>
 #include <cstring>
@@ -15,8 +14,8 @@ namespace {
 constexpr std::size_t kMaxFields = 256;
 constexpr std::uint64_t kMaxBytes = 1 << 16;  // the device takes 4 KiB; larger ones serve as buffer contents
 
-// ob_size counts the bytes of `data`. Objects are 16-byte aligned, and the header is a multiple of 16, so that
-// vectors are aligned too.
+// ob_size counts the bytes of `data`. Objects are 16-byte aligned, and the header is a multiple of 16, so
+// that vectors are aligned too.
 struct StructObject {
   PyVarObject head;
   PyObject* spec_object;  // owned; holds *spec
@@ -104,8 +103,7 @@ class Packer {
     const std::string expected = "a sequence of " + std::to_string(length) + what;
     const bool text = nb::isinstance<nb::str>(value) || nb::isinstance<nb::bytes>(value);
     if (text || PySequence_Check(value.ptr()) == 0) {
-      throw DTypeError(spec_.name, field_.text, expected,
-                       repr_of(value) + " (" + type_name_of(value) + ")");
+      throw DTypeError(spec_.name, field_.text, expected, repr_of(value) + " (" + type_name_of(value) + ")");
     }
     nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
     if (!items.is_valid()) throw nb::python_error();
@@ -134,15 +132,16 @@ PyObject* new_instance(PyTypeObject* type, PyObject* spec_object) {
 nb::object unpack_element(const StructFieldSpec& field, const std::uint8_t* in) {
   if (field.scalar == ScalarType::structure) {
     nb::object spec_object = nb::getattr(field.nested, nb::handle(spec_attribute));
-    nb::object nested = nb::steal(
-        new_instance(reinterpret_cast<PyTypeObject*>(field.nested.ptr()), spec_object.ptr()));
+    nb::object nested =
+        nb::steal(new_instance(reinterpret_cast<PyTypeObject*>(field.nested.ptr()), spec_object.ptr()));
     std::memcpy(reinterpret_cast<StructObject*>(nested.ptr())->data, in, field.element_size);
     return nested;
   }
   if (field.components == 1) return unpack_scalar(field.scalar, in);
   nb::object tuple = nb::steal(PyTuple_New(field.components));
   for (std::uint32_t i = 0; i < field.components; ++i) {
-    PyTuple_SetItem(tuple.ptr(), i, unpack_scalar(field.scalar, in + i * field.component_size).release().ptr());
+    PyTuple_SetItem(tuple.ptr(), i,
+                    unpack_scalar(field.scalar, in + i * field.component_size).release().ptr());
   }
   return tuple;
 }
@@ -165,7 +164,8 @@ nb::object spec_of_class(PyTypeObject* type) {
                      nb::type_name(nb::handle(reinterpret_cast<PyObject*>(type))).c_str());
   }
   if (Py_TYPE(spec_object.ptr()) != hot_types.struct_spec) {
-    throw DTypeError("Struct", "__metalane_spec__", "what metal_struct placed there", type_name_of(spec_object));
+    throw DTypeError("Struct", "__metalane_spec__", "what metal_struct placed there",
+                     type_name_of(spec_object));
   }
   return spec_object;
 }
@@ -312,8 +312,9 @@ PyObject* field_repr(PyObject* self) {
   const auto* field = reinterpret_cast<FieldObject*>(self);
   const StructSpec& spec = *spec_of(field->spec_object);
   const StructField& info = spec.layout->fields[field->index];
-  return PyUnicode_FromFormat("<field %s.%s: %s, offset %llu, %llu bytes>", spec.name.c_str(), info.name.c_str(),
-                              info.type.name.c_str(), static_cast<unsigned long long>(info.offset),
+  return PyUnicode_FromFormat("<field %s.%s: %s, offset %llu, %llu bytes>", spec.name.c_str(),
+                              info.name.c_str(), info.type.name.c_str(),
+                              static_cast<unsigned long long>(info.offset),
                               static_cast<unsigned long long>(info.size));
 }
 
@@ -339,7 +340,8 @@ std::uint64_t vector_alignment(std::uint32_t components, bool packed, std::uint6
   return component_size * (components == 3 ? 4 : components);
 }
 
-// One field of metal_struct's description: (name, scalar or struct class, components, packed, count, default or
+// One field of metal_struct's description: (name, scalar or struct class, components, packed, count, default
+// or
 // ..., factory or None).
 struct FieldRow {
   std::string name;
@@ -362,8 +364,8 @@ std::uint64_t append_field(StructSpec& spec, StructLayout& layout, const FieldRo
     field.scalar = scalar_of(dtype);
     field.component_size = size_of(dtype);
     info.type.alignment = vector_alignment(row.components, row.packed, field.component_size);
-    info.type.size = row.packed || row.components == 1 ? row.components * field.component_size
-                                                        : info.type.alignment;
+    info.type.size =
+        row.packed || row.components == 1 ? row.components * field.component_size : info.type.alignment;
     info.type.name = (row.packed ? "packed_" : "") + std::string(scalar_name(field.scalar)) +
                      (row.components == 1 ? "" : "x" + std::to_string(row.components));
   } else {
@@ -419,10 +421,10 @@ StructSpec* make_spec(const std::string& name, nb::list rows) {
   for (nb::handle item : rows) {
     auto row = nb::cast<nb::tuple>(item);
     const bool required = row[5].is(nb::handle(Py_Ellipsis)) && row[6].is_none();
-    const std::uint64_t alignment = append_field(
-        *spec, *layout,
-        {nb::cast<std::string>(row[0]), nb::borrow(row[1]), nb::cast<std::uint32_t>(row[2]),
-         nb::cast<bool>(row[3]), nb::cast<std::uint64_t>(row[4]), nb::borrow(row[6]), required});
+    const std::uint64_t alignment =
+        append_field(*spec, *layout,
+                     {nb::cast<std::string>(row[0]), nb::borrow(row[1]), nb::cast<std::uint32_t>(row[2]),
+                      nb::cast<bool>(row[3]), nb::cast<std::uint64_t>(row[4]), nb::borrow(row[6]), required});
     layout->alignment = std::max(layout->alignment, alignment);
     defaults.push_back(nb::borrow(row[5]));
   }
@@ -462,7 +464,8 @@ void bind_struct(nb::module_& module) {
 
   static PyMethodDef struct_methods[] = {
       {"__bytes__", struct_bytes, METH_NOARGS, "The packed bytes, as the device reads them."},
-      {"from_bytes", struct_from_bytes, METH_O | METH_CLASS, "from_bytes(data)\n--\n\nAn instance of packed bytes."},
+      {"from_bytes", struct_from_bytes, METH_O | METH_CLASS,
+       "from_bytes(data)\n--\n\nAn instance of packed bytes."},
       {nullptr, nullptr, 0, nullptr}};
   PyType_Slot struct_slots[] = {
       {Py_tp_doc, const_cast<char*>("Base of the classes that metal_struct makes.")},
@@ -480,15 +483,18 @@ void bind_struct(nb::module_& module) {
                                {Py_tp_repr, reinterpret_cast<void*>(field_repr)},
                                {Py_tp_dealloc, reinterpret_cast<void*>(field_dealloc)},
                                {0, nullptr}};
-  PyType_Spec field_spec = {"metalane._core.StructFieldDescriptor", sizeof(FieldObject), 0, Py_TPFLAGS_DEFAULT,
-                            field_slots};
+  PyType_Spec field_spec = {"metalane._core.StructFieldDescriptor", sizeof(FieldObject), 0,
+                            Py_TPFLAGS_DEFAULT, field_slots};
   field_type = make_type(module, field_spec, "StructFieldDescriptor");
 
   nb::class_<StructSpec> spec_class(module, "StructSpec", nb::is_final(),
                                     "How a class made by metal_struct lies in memory.");
   hot_types.struct_spec = reinterpret_cast<PyTypeObject*>(spec_class.ptr());
-  spec_class.def_prop_ro("layout", [](const StructSpec& spec) { return *spec.layout; }, "The layout, field by field.")
-      .def("descriptor", [](nb::handle self, std::size_t index) { return make_field(self, index); }, "index"_a)
+  spec_class
+      .def_prop_ro(
+          "layout", [](const StructSpec& spec) { return *spec.layout; }, "The layout, field by field.")
+      .def(
+          "descriptor", [](nb::handle self, std::size_t index) { return make_field(self, index); }, "index"_a)
       .def("__repr__", [](const StructSpec& spec) {
         return "<StructSpec " + spec.name + ", " + std::to_string(spec.layout->size) + " bytes>";
       });

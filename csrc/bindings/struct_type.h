@@ -13,9 +13,9 @@ struct StructFieldSpec {
   std::uint32_t components = 1;
   std::uint64_t count = 0;  // 0: not an array
   std::uint64_t offset = 0;
-  std::uint64_t element_size = 0;   // of one array element: a scalar, a vector or a nested struct
+  std::uint64_t element_size = 0;  // of one array element: a scalar, a vector or a nested struct
   std::uint64_t component_size = 0;
-  nb::object nested;          // the field's class where it is a struct
+  nb::object nested;           // the field's class where it is a struct
   nb::object default_factory;  // called for a field that is not given; or none
   bool required = true;
 };

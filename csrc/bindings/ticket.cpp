@@ -9,21 +9,23 @@ using namespace nb::literals;
 
 void bind_ticket(nb::module_& module) {
   nb::class_<Ticket>(module, "Ticket", nb::is_final(), "The receipt of a committed submission.")
-      .def("wait",
-           [](const Ticket& self, nb::object timeout) {
-             wait_for_ticket(self, seconds_from(timeout, "Ticket.wait", "timeout"));
-           },
-           "timeout"_a = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> None"),
-           "Waits until the submission has finished; other threads run and Ctrl-C works meanwhile.\n\n"
-           "Raises the submission's error, or TimeoutError after `timeout` seconds (the ticket stays valid).")
+      .def(
+          "wait",
+          [](const Ticket& self, nb::object timeout) {
+            wait_for_ticket(self, seconds_from(timeout, "Ticket.wait", "timeout"));
+          },
+          "timeout"_a = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> None"),
+          "Waits until the submission has finished; other threads run and Ctrl-C works meanwhile.\n\n"
+          "Raises the submission's error, or TimeoutError after `timeout` seconds (the ticket stays valid).")
       .def_prop_ro("done", &Ticket::done, "True once the submission has finished.")
-      .def_prop_ro("error",
-                   [](const Ticket& self) -> nb::object {
-                     const std::exception_ptr error = self.error();
-                     return error == nullptr ? nb::none() : exception_object(error);
-                   },
-                   nb::sig("def error(self) -> Exception | None"),
-                   "The submission's error; None while it runs and when it succeeded.")
+      .def_prop_ro(
+          "error",
+          [](const Ticket& self) -> nb::object {
+            const std::exception_ptr error = self.error();
+            return error == nullptr ? nb::none() : exception_object(error);
+          },
+          nb::sig("def error(self) -> Exception | None"),
+          "The submission's error; None while it runs and when it succeeded.")
       .def_prop_ro("status", &Ticket::status, "'pending', 'done' or 'failed'.")
       .def_prop_ro("gpu_time", &Ticket::gpu_time, "Seconds on the device; None until finished.")
       .def("__repr__", [](const Ticket& self) { return "<Ticket " + self.status() + ">"; });

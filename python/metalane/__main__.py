@@ -17,7 +17,9 @@ def cmake_dir() -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metalane", description=metalane.__doc__)
     parser.add_argument("--version", action="version", version=metalane.__version__)
-    parser.add_argument("--cmake-dir", action="store_true", help="print the folder of the CMake package and stop")
+    parser.add_argument(
+        "--cmake-dir", action="store_true", help="print the folder of the CMake package and stop"
+    )
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("devices", help="list the devices of this machine, the default one first")
     return parser

@@ -191,7 +191,9 @@ def metal_struct(cls: type[T]) -> type[T]:
     for an annotation that is no such type.
     """
     if cls.__bases__ != (object,):
-        raise ArgumentError(f"metal_struct: {cls.__name__} must have no base class: nest the struct as a field instead")
+        raise ArgumentError(
+            f"metal_struct: {cls.__name__} must have no base class: nest the struct as a field instead"
+        )
     scope = {**sys._getframe(1).f_locals, **vars(cls)}
     annotations = inspect.get_annotations(cls, locals=scope, eval_str=True)
     dataclass = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
@@ -201,7 +203,9 @@ def metal_struct(cls: type[T]) -> type[T]:
     ]
     for field, _ in fields:
         if field.name == "layout" or field.name.startswith("__"):
-            raise ArgumentError(f"metal_struct: {cls.__name__}.{field.name} is a name that structs use themselves")
+            raise ArgumentError(
+                f"metal_struct: {cls.__name__}.{field.name} is a name that structs use themselves"
+            )
     spec = _core._struct_spec(cls.__name__, [_row(field, kind) for field, kind in fields])
 
     dropped = {"__dict__", "__weakref__", *(field.name for field, _ in fields)}

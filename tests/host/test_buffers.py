@@ -11,7 +11,19 @@ import pytest
 
 import metalane
 
-DTYPES = ["float32", "float16", "bfloat16", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+DTYPES = [
+    "float32",
+    "float16",
+    "bfloat16",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+]
 SHORT = ["f32", "f16", "bf16", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]
 
 
@@ -105,7 +117,14 @@ def test_views_add_offsets_and_are_checked(device: metalane.Device) -> None:
     assert inner.address == buffer.address + 24
     assert buffer.view(4, 4, "u8").tolist() == [1, 0, 0, 0]
     assert buffer.view(64, 0).tolist() == []
-    for offset, shape, dtype in [(64, 1, None), (60, 2, None), (2, 1, None), (4, 1, "u64"), (0, 17, None), (2**64 - 4, 2, None)]:
+    for offset, shape, dtype in [
+        (64, 1, None),
+        (60, 2, None),
+        (2, 1, None),
+        (4, 1, "u64"),
+        (0, 17, None),
+        (2**64 - 4, 2, None),
+    ]:
         with pytest.raises(metalane.ArgumentError):
             buffer.view(offset, shape, dtype)
     with pytest.raises(metalane.ArgumentError):

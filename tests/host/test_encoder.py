@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counts import count
 
 import metalane
+from counts import count
 from metalane.testing import RecordedLaunch, last_record
 
 SOURCE = """
@@ -57,17 +57,39 @@ def run(device: metalane.Device, record: Callable[[metalane.CommandEncoder], obj
 
 def test_arguments_reach_the_backend_by_position_and_index(device, buffers) -> None:
     y, x = buffers
-    for args in ([y, x, 2.5, 64], (y, x, 2.5, 64), {3: 64, 1: x, 0: y, 2: 2.5}, [y, x, struct.pack("f", 2.5), np.uint32(64)]):
+    for args in (
+        [y, x, 2.5, 64],
+        (y, x, 2.5, 64),
+        {3: 64, 1: x, 0: y, 2: 2.5},
+        [y, x, struct.pack("f", 2.5), np.uint32(64)],
+    ):
         for kernel in ("scale", "kernels::scale", device.registry.pipeline("scale")):
             (launch,) = run(device, lambda e, a=args, k=kernel: e.dispatch(k, a, **GRID))
             assert launch.kernel == "scale"
             assert launch.buffers == {0: (y.address, 256), 1: (x.address, 256)}
             assert launch.bytes == {2: struct.pack("f", 2.5), 3: struct.pack("I", 64)}
-            assert (launch.grid_kind, launch.grid, launch.threads_per_threadgroup) == ("threads", (64, 1, 1), (32, 1, 1))
+            assert (launch.grid_kind, launch.grid, launch.threads_per_threadgroup) == (
+                "threads",
+                (64, 1, 1),
+                (32, 1, 1),
+            )
 
 
 def test_every_scalar_type_is_packed_by_the_signature(device, buffers) -> None:
-    values = [-128, 255, -(2**15), 65535, -(2**31), 2**64 - 1, -(2**63), 1.5, True, (1, 2, 3, 4), (5, 6, 7), 2]
+    values = [
+        -128,
+        255,
+        -(2**15),
+        65535,
+        -(2**31),
+        2**64 - 1,
+        -(2**63),
+        1.5,
+        True,
+        (1, 2, 3, 4),
+        (5, 6, 7),
+        2,
+    ]
     (launch,) = run(device, lambda e: e.dispatch("scalars", [buffers[0], *values], **GRID))
     formats = ["b", "B", "h", "H", "i", "Q", "q", "e", "?", "4f", "3I4x"]
     for index, (code, value) in enumerate(zip(formats, values, strict=False), start=1):
@@ -104,7 +126,9 @@ def test_every_scalar_type_is_packed_by_the_signature(device, buffers) -> None:
     ],
     ids=str,
 )
-def test_bad_arguments_are_refused_and_leave_nothing(device, buffers, index: Any, value: Any, kind: type) -> None:
+def test_bad_arguments_are_refused_and_leave_nothing(
+    device, buffers, index: Any, value: Any, kind: type
+) -> None:
     good = dict(enumerate([buffers[0], 0, 0, 0, 0, 0, 0, 0, 0.0, False, (0.0,) * 4, (0,) * 3, 0.0]))
     encoder = device.command_encoder()
     with pytest.raises(kind) as caught:
@@ -121,8 +145,9 @@ def test_bad_arguments_are_refused_and_leave_nothing(device, buffers, index: Any
 
 def test_random_arguments_never_crash(device, buffers) -> None:
     rng = random.Random(4)
-    pool = [*buffers, buffers[0].view(4, 3), -1, 0, 1, 2**40, 1.5, "x", b"", b"1234", b"12345678", None, (1, 2), [1],
-            np.float32(1), np.zeros(3), True, object(), metalane.DFlash2SelectorParams([0] * 4, [1.0] * 4, 1, 2, 16, 0)]  # fmt: skip
+    params = metalane.DFlash2SelectorParams([0] * 4, [1.0] * 4, 1, 2, 16, 0)
+    pool: list[Any] = [*buffers, buffers[0].view(4, 3), params, np.float32(1), np.zeros(3), object()]
+    pool += [-1, 0, 1, 2**40, 1.5, True, None, "x", b"", b"1234", b"12345678", (1, 2), [1]]
     recorded = 0
     encoder = device.command_encoder()
     for _ in range(count("dispatch_arguments")):
@@ -204,7 +229,9 @@ def test_grids_in_all_forms(device, buffers) -> None:
 
 def test_threadgroup_memory_in_all_forms(device, buffers) -> None:
     for given in ({0: 64, 1: 32}, [64, 32], (64, 32), {1: 32, 0: 64}):
-        (launch,) = run(device, lambda e, g=given: e.dispatch("shared", [buffers[0]], threadgroup_memory=g, **GRID))
+        (launch,) = run(
+            device, lambda e, g=given: e.dispatch("shared", [buffers[0]], threadgroup_memory=g, **GRID)
+        )
         assert launch.threadgroup_memory == {0: 64, 1: 32}
     for wrong in (64, [64], [32768, 32], {0: 64, 1: 2**40}, None):
         with pytest.raises(metalane.ArgumentError):
@@ -230,7 +257,14 @@ def test_constants_build_their_own_pipeline(device, buffers) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"height": 1}, {"width": -1, 1: True}, {7: 1}, {"width": 3, "wide": 1.5}, {"width": 2**32, 1: True}, {"width": 3}],
+    [
+        {"height": 1},
+        {"width": -1, 1: True},
+        {7: 1},
+        {"width": 3, "wide": 1.5},
+        {"width": 2**32, 1: True},
+        {"width": 3},
+    ],
     ids=str,
 )
 def test_constants_that_the_kernel_does_not_take_are_refused(cpu_device, wrong: dict[Any, Any]) -> None:
@@ -261,7 +295,9 @@ def test_barriers_follow_declared_access(device, buffers) -> None:
         encoder.dispatch("scale", [y, x, 1.0, 64], **GRID)
         encoder.dispatch("scale", [z, x, 1.0, 64], **GRID)  # reads what nobody wrote
         encoder.dispatch("scale", [z.view(0, 8), y, 1.0, 8], **GRID)  # reads y, writes z
-        encoder.dispatch("scale", [x, device.zeros(64, "f32"), 1.0, 64], **GRID)  # writes what was read before
+        encoder.dispatch(
+            "scale", [x, device.zeros(64, "f32"), 1.0, 64], **GRID
+        )  # writes what was read before
         assert (encoder.launches, encoder.barriers) == (4, 1)
 
     assert [launch.barrier_before for launch in run(device, record)] == [False, False, True, False]
@@ -306,7 +342,12 @@ def test_capture_gives_a_graph_that_replays(device, buffers) -> None:
     assert encoder.launches == 0
     first, second = graph.nodes
     assert len(graph) == 2
-    assert (first.kernel, first.label, first.threads, first.threadgroups) == ("scale", "step", (64, 1, 1), None)
+    assert (first.kernel, first.label, first.threads, first.threadgroups) == (
+        "scale",
+        "step",
+        (64, 1, 1),
+        None,
+    )
     assert first.reads == [(x.address, x.address + 256)] or (y.address, y.address + 256) in first.reads
     assert (y.address, y.address + 256) in first.writes
     assert first.bindings[2] == struct.pack("f", 2.0)
@@ -317,7 +358,10 @@ def test_capture_gives_a_graph_that_replays(device, buffers) -> None:
     assert second.threadgroups == (2, 1, 1)
     graph.encode(encoder)
     encoder.commit_and_wait()
-    assert [launch.bytes[2] for launch in last_record(device)] == [struct.pack("f", 2.0), struct.pack("f", 3.0)]
+    assert [launch.bytes[2] for launch in last_record(device)] == [
+        struct.pack("f", 2.0),
+        struct.pack("f", 3.0),
+    ]
     y.release()
     with pytest.raises(metalane.ArgumentError, match="released"):
         graph.encode(device.command_encoder())
@@ -384,7 +428,11 @@ def test_tickets_say_how_it_ended(device) -> None:
     follower = device.command_encoder()
     follower.wait_for(ticket)
     follower.commit_and_wait(timeout=5)
-    for wrong, kind in ((-1, metalane.ArgumentError), (float("nan"), metalane.ArgumentError), ("1", metalane.DTypeError)):
+    for wrong, kind in (
+        (-1, metalane.ArgumentError),
+        (float("nan"), metalane.ArgumentError),
+        ("1", metalane.DTypeError),
+    ):
         with pytest.raises(kind):
             ticket.wait(wrong)
         with pytest.raises(kind):

@@ -44,7 +44,12 @@ def test_argument_errors_carry_their_parts(null_device: metalane.Device) -> None
 @pytest.mark.parametrize("kind", ["null", "cpu"])
 @pytest.mark.parametrize(
     "source",
-    ["kernel void broken(device float* x [[buffer(0)]]) { x[0] = (1; }", "\0\1\2", "}" * 100, "kernel void f("],
+    [
+        "kernel void broken(device float* x [[buffer(0)]]) { x[0] = (1; }",
+        "\0\1\2",
+        "}" * 100,
+        "kernel void f(",
+    ],
     ids=["expression", "binary", "brackets", "truncated"],
 )
 def test_compile_errors_say_where(kind: str, source: str) -> None:

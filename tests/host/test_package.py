@@ -72,7 +72,9 @@ def test_type_checkers_see_the_package(tmp_path: Path) -> None:
         "device.zeros()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path}", user], capture_output=True, text=True
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path}", user],
+        capture_output=True,
+        text=True,
     )
     assert 'Revealed type is "metalane._core.Ticket"' in done.stdout, done.stdout + done.stderr
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]
@@ -107,7 +109,9 @@ def test_library_exports_only_its_own_names() -> None:
 def test_command_line() -> None:
     listed = command(sys.executable, "-m", "metalane", "devices").splitlines()
     assert [line.split("\t")[0] for line in listed] == [info.kind for info in metalane.devices()]
-    assert command(sys.executable, "-m", "metalane", "--cmake-dir").strip() == str(PACKAGE / "lib/cmake/metalane")
+    assert command(sys.executable, "-m", "metalane", "--cmake-dir").strip() == str(
+        PACKAGE / "lib/cmake/metalane"
+    )
     done = subprocess.run([sys.executable, "-m", "metalane"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "usage" in done.stderr
@@ -118,7 +122,16 @@ def test_headers_of_the_wheel_compile_alone(tmp_path: Path) -> None:
     for header in sorted((PACKAGE / "include/metalane").rglob("*.h")):
         unit = tmp_path / "unit.cpp"
         unit.write_text(f'#include "{header}"\n')
-        command(compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{PACKAGE / 'include'}", unit)
+        command(
+            compiler,
+            "-std=c++20",
+            "-fsyntax-only",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{PACKAGE / 'include'}",
+            unit,
+        )
 
 
 def test_a_cpp_program_uses_the_installed_package(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Annotated
 import ml_dtypes
 import numpy as np
 import pytest
-from counts import count
 
 import metalane
+from counts import count
 from metalane import array, bf16, f16, f32, i8, i16, i32, i64, metal_struct, u8, u16, u32, u64, vec
 
 
@@ -171,9 +171,14 @@ def test_values_come_back(everything: Everything) -> None:
     ],
     ids=str,
 )
-def test_values_that_do_not_fit_are_refused(everything: Everything, field: str, value: object, given: str) -> None:
+def test_values_that_do_not_fit_are_refused(
+    everything: Everything, field: str, value: object, given: str
+) -> None:
     before = bytes(everything)
-    for attempt in (lambda: dataclasses.replace(everything, **{field: value}), lambda: setattr(everything, field, value)):
+    for attempt in (
+        lambda: dataclasses.replace(everything, **{field: value}),
+        lambda: setattr(everything, field, value),
+    ):
         with pytest.raises(metalane.ArgumentError) as caught:
             attempt()
         assert isinstance(caught.value, ValueError)
@@ -221,7 +226,7 @@ def test_fields_by_position_keyword_and_default() -> None:
         (lambda: Inner(), "misses the field 'weight'"),
         (lambda: Inner(1.0, 2, 3), "takes 2 fields, got 3"),
         (lambda: Inner(1.0, weight=1.0), "'weight' twice"),
-        (lambda: Inner(1.0, wight=1.0), "unexpected field 'wight'"),
+        (lambda: Inner(1.0, waight=1.0), "unexpected field 'waight'"),
     ]:
         with pytest.raises(TypeError, match=words):
             wrong()
@@ -238,7 +243,9 @@ def test_default_factory_runs_for_each_object() -> None:
 
 
 def test_hidden_padding_is_refused() -> None:
-    with pytest.raises(metalane.ArgumentError, match=r"wide must be at a multiple .* offset 4 \(4 hidden bytes"):
+    with pytest.raises(
+        metalane.ArgumentError, match=r"wide must be at a multiple .* offset 4 \(4 hidden bytes"
+    ):
 
         @metal_struct
         class Inside:
@@ -345,7 +352,9 @@ def test_a_kernel_refuses_a_struct_that_lies_otherwise(device: str) -> None:
         encoder.dispatch("structs::good", [y, Inner(0.5)], threads=1, threads_per_threadgroup=1)
     with pytest.raises(metalane.ArgumentError, match=r"inner\.index .* must be of type i32, got u32"):
         encoder.dispatch("structs::bad", [y, Inner(0.5)], threads=1, threads_per_threadgroup=1)
-    with pytest.raises(metalane.ArgumentError, match=r"inner\.padding .* must be named 'padding', got 'weight'"):
+    with pytest.raises(
+        metalane.ArgumentError, match=r"inner\.padding .* must be named 'padding', got 'weight'"
+    ):
         encoder.dispatch("structs::shifted", [y, Inner(0.5)], threads=1, threads_per_threadgroup=1)
     assert encoder.launches == 2
     encoder.commit_and_wait()

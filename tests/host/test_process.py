@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from counts import count
 
 import metalane
+from counts import count
 
 ENDLESS = """
 #include <metal_stdlib>

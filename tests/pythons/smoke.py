@@ -22,7 +22,9 @@ np.testing.assert_array_equal(y.numpy(), 1 + 2 * x)
 buffers = metalane.DFlash2SelectorBuffers.alloc(device, 1, 2, 100)
 buffers.logits.numpy()[0, 1, 42] = 5
 with device.command_encoder() as encoder:
-    params = metalane.DFlash2SelectorParams([0] * 4, [1.0] * 4, lanes=1, rows_per_lane=2, vocabulary=100, sampling_mask=0)
+    params = metalane.DFlash2SelectorParams(
+        [0] * 4, [1.0] * 4, lanes=1, rows_per_lane=2, vocabulary=100, sampling_mask=0
+    )
     metalane.dispatch_dflash2_selector(encoder, buffers, params)
 assert buffers.tokens.tolist() == [[42]]
 

@@ -18,7 +18,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 STABLE_FROM = (3, 12)
-SMOKE = ["tests/host/test_params.py", "tests/host/test_buffers.py", "tests/host/test_encoder.py", "tests/host/test_errors.py"]
+SMOKE = [
+    "tests/host/test_params.py",
+    "tests/host/test_buffers.py",
+    "tests/host/test_encoder.py",
+    "tests/host/test_errors.py",
+]
 USABLE = "import ensurepip, sys, sysconfig, os; print('%d.%d' % sys.version_info[:2]); " \
     "assert os.path.exists(sysconfig.get_path('include') + '/Python.h')"  # fmt: skip
 
@@ -48,12 +53,16 @@ FOUND = {version: python for version in VERSIONS if (python := find(version))}
 def say_which(request: pytest.FixtureRequest) -> None:
     missing = [version for version in VERSIONS if version not in FOUND]
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    reporter.write_line(f"CPythons tested: {', '.join(FOUND) or 'none'}; not on this machine: {', '.join(missing) or 'none'}")
+    reporter.write_line(
+        f"CPythons tested: {', '.join(FOUND) or 'none'}; not on this machine: {', '.join(missing) or 'none'}"
+    )
 
 
 def run(*arguments: object) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run([str(a) for a in arguments], cwd=ROOT, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [str(a) for a in arguments], cwd=ROOT, capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -94,5 +103,9 @@ def test_package_works(version: str, wheels: Path, tmp_path: Path) -> None:
 def test_wheel_is_of_the_stable_abi(version: str, wheels: Path) -> None:
     made = wheel_for(version, wheels)
     assert "-cp312-abi3-" in made.name
-    modules = [name for name in zipfile.ZipFile(made).namelist() if name.startswith("metalane/_core") and name.endswith(".so")]
+    modules = [
+        name
+        for name in zipfile.ZipFile(made).namelist()
+        if name.startswith("metalane/_core") and name.endswith(".so")
+    ]
     assert modules == ["metalane/_core.abi3.so"]

@@ -88,12 +88,14 @@ void errors(const metalane::Device& device) {
     expect(error.argument() == "byte_offset" && std::string(error.what()).find("got 2") != std::string::npos,
            "a misaligned view is refused, in words");
   }
-  device.registry().register_source("broken", "#include <metal_stdlib>\nkernel void broken(device float* x) { x[0] = nonsense; }\n");
+  device.registry().register_source(
+      "broken", "#include <metal_stdlib>\nkernel void broken(device float* x) { x[0] = nonsense; }\n");
   try {
     device.registry().pipeline("broken");
     expect(false, "a source that does not compile is refused");
   } catch (const metalane::CompileError& error) {
-    expect(std::string(error.what()).find("nonsense") != std::string::npos, "a compile error shows the reason");
+    expect(std::string(error.what()).find("nonsense") != std::string::npos,
+           "a compile error shows the reason");
   }
 }
 
