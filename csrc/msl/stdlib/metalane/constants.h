@@ -13,8 +13,10 @@
 #ifndef HUGE_VALF
 #define HUGE_VALF __builtin_inff()
 #endif
-#define HUGE_VALH half(__builtin_inff())
+#ifndef MAXFLOAT
 #define MAXFLOAT 0x1.fffffep127f
+#endif
+#define HUGE_VALH half(__builtin_inff())
 #define MAXHALF half(0x1.ffcp15f)
 
 #define FLT_DIG 6
