@@ -1,0 +1,280 @@
+// Threadgroups on fibers: barriers, collectives, divergence, faults, time limits, grids.
+#include <signal.h>
+
+#include <atomic>
+#include <numeric>
+
+#include "check.h"
+#include "cpu_modules.h"
+
+using namespace cpu_modules;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void store_index(metalane_group* group) { buffer<std::uint32_t>(group)[global_thread(group)] += global_thread(group) + 1; }
+
+// Every thread reads what its neighbour wrote before the barrier, many times.
+void rotate(metalane_group* group) {
+  auto* shared = reinterpret_cast<std::uint32_t*>(group->threadgroup_memory);
+  const std::uint32_t thread = group->current_thread, count = group->thread_count;
+  shared[thread] = thread;
+  for (int round = 0; round < 50; ++round) {
+    runtime().threadgroup_barrier(group, 0);
+    const std::uint32_t value = shared[(thread + 1) % count];
+    runtime().threadgroup_barrier(group, 1);
+    shared[thread] = value;
+  }
+  buffer<std::uint32_t>(group)[global_thread(group)] = shared[thread];
+}
+
+void sum_all(metalane_group* group) {
+  buffer<std::uint32_t>(group)[global_thread(group)] = simd_sum(group, 2, group->current_thread % 32);
+}
+
+// Odd lanes loop: each time only those that are still in the loop take part.
+void sum_in_loop(metalane_group* group) {
+  const std::uint32_t lane = group->current_thread % 32;
+  std::uint32_t total = 0;
+  for (std::uint32_t i = 0; i < lane; ++i) total += simd_sum(group, 2, 1);
+  buffer<std::uint32_t>(group)[global_thread(group)] = total * 1000 + simd_sum(group, 3, 1);
+}
+
+void half_barrier(metalane_group* group) {
+  if (group->current_thread < 16) runtime().threadgroup_barrier(group, 0);
+}
+
+void two_barriers(metalane_group* group) { runtime().threadgroup_barrier(group, group->current_thread % 2); }
+
+void wild_store(metalane_group* group) {
+  if (group->position[0] == 3 && group->current_thread == 5) *reinterpret_cast<volatile int*>(std::uintptr_t{0x40}) = 1;
+}
+
+void wild_store_among_waiting(metalane_group* group) {
+  if (group->current_thread == 40) *reinterpret_cast<volatile int*>(std::uintptr_t{0x40}) = 1;
+  runtime().threadgroup_barrier(group, 0);
+}
+
+__attribute__((noinline)) std::uint32_t deep(std::uint32_t depth) {
+  volatile std::uint8_t frame[512];
+  frame[depth % 512] = 1;
+  return depth == 0 ? 0 : deep(depth - 1) + frame[depth % 512];
+}
+void recurse(metalane_group* group) { buffer<std::uint32_t>(group)[0] = deep(1u << 24); }
+
+void endless(metalane_group* group) {
+  auto* flag = buffer<volatile std::uint32_t>(group);
+  while (*flag == 0) {
+  }
+}
+
+void endless_barriers(metalane_group* group) {
+  auto* flag = buffer<volatile std::uint32_t>(group);
+  while (*flag == 0) runtime().threadgroup_barrier(group, 0);
+}
+
+void divide(metalane_group* group) {
+  auto* values = buffer<volatile std::int32_t>(group);
+  values[2] = 0;
+#if defined(__x86_64__)
+  // In assembly: compilers may fold, and sanitizers report, a division by zero.
+  std::int32_t quotient = 7, remainder = 0;
+  asm volatile("idivl %2" : "+a"(quotient), "+d"(remainder) : "r"(values[2]));
+  std::int64_t wide_quotient = INT64_MIN, wide_remainder = -1;
+  asm volatile("idivq %2" : "+a"(wide_quotient), "+d"(wide_remainder) : "r"(std::int64_t{-1}));
+  asm volatile("divl %2" : "+a"(quotient), "+d"(remainder) : "m"(values[2]));
+#endif
+  values[group->current_thread] = 77;
+}
+
+std::shared_ptr<backend::Device> device() {
+  static const std::shared_ptr<backend::Device> shared = cpu::open_device({});
+  return shared;
+}
+
+Dispatch over(const std::shared_ptr<cpu::CpuPipeline>& pipeline, std::vector<std::uint32_t>& data, std::uint32_t groups,
+              std::uint32_t threads) {
+  Dispatch dispatch{pipeline.get(), {{data.data(), data.size() * 4}}};
+  dispatch.grid[0] = groups;
+  dispatch.threads[0] = threads;
+  return dispatch;
+}
+
+void expect_usable() {
+  std::vector<std::uint32_t> data(64);
+  const auto kernel = pipeline<rotate>("rotate");
+  CHECK_EQ(Pending(*device(), {over(kernel, data, 1, 64)}).wait(), "");
+  CHECK_EQ(data[0], 50u);
+}
+
+}  // namespace
+
+TEST_CASE(plain_kernel_runs_every_thread_once) {
+  const auto kernel = pipeline<store_index>("store_index");
+  for (const std::uint32_t groups : {1u, 2u, 7u, 1000u}) {
+    std::vector<std::uint32_t> data(groups * 33 + 1, 0);
+    CHECK_EQ(Pending(*device(), {over(kernel, data, groups, 33)}).wait(), "");
+    bool right = data.back() == 0;
+    for (std::uint32_t i = 0; i + 1 < data.size(); ++i) right = right && data[i] == i + 1;
+    CHECK(right);
+  }
+}
+
+TEST_CASE(barriers_order_threads) {
+  const auto kernel = pipeline<rotate>("rotate");
+  for (const std::uint32_t threads : {1u, 2u, 31u, 32u, 33u, 256u, 1000u, 1024u}) {
+    std::vector<std::uint32_t> data(threads * 3);
+    CHECK_EQ(Pending(*device(), {over(kernel, data, 3, threads)}).wait(), "");
+    bool right = true;
+    for (std::uint32_t i = 0; i < data.size(); ++i) right = right && data[i] == (i % threads + 50) % threads;
+    CHECK(right);
+  }
+}
+
+TEST_CASE(collectives_take_the_lanes_at_one_site) {
+  std::vector<std::uint32_t> data(70);
+  CHECK_EQ(Pending(*device(), {over(pipeline<sum_all>("sum_all"), data, 1, 70)}).wait(), "");
+  CHECK_EQ(data[0], 496u);
+  CHECK_EQ(data[63], 496u);
+  CHECK_EQ(data[69], 15u);  // six lanes in the last simdgroup
+  CHECK_EQ(Pending(*device(), {over(pipeline<sum_in_loop>("sum_in_loop"), data, 1, 32)}).wait(), "");
+  // In round i the lanes above i take part; then all 32 meet behind the loop, whose site is higher.
+  for (std::uint32_t lane = 0; lane < 32; ++lane) {
+    std::uint32_t total = 0;
+    for (std::uint32_t i = 0; i < lane; ++i) total += 31 - i;
+    CHECK_EQ(data[lane], total * 1000 + 32);
+  }
+}
+
+TEST_CASE(incomplete_barriers_fail_and_name_both_places) {
+  std::vector<std::uint32_t> data(64);
+  std::string message;
+  CHECK_EQ(Pending(*device(), {over(pipeline<half_barrier>("half"), data, 2, 48)}).wait(&message), "barrier");
+  CHECK(has(message, "kernel 'half'") && has(message, "16 threads") && has(message, "k.metal:10:3"));
+  CHECK(has(message, "32 threads") && has(message, "finished") && has(message, "threadgroup ["));
+  CHECK_EQ(Pending(*device(), {over(pipeline<two_barriers>("two"), data, 1, 64)}).wait(&message), "barrier");
+  CHECK(has(message, "k.metal:10:3") && has(message, "k.metal:20:5"));
+  expect_usable();
+}
+
+TEST_CASE(faults_name_kernel_threadgroup_thread_and_address) {
+  std::vector<std::uint32_t> data(64);
+  std::string message;
+  CHECK_EQ(Pending(*device(), {over(pipeline<wild_store>("wild"), data, 8, 32)}).wait(&message), "fault");
+  CHECK(has(message, "kernel 'wild'") && has(message, "threadgroup [3, 0, 0]") && has(message, "thread 5 [5, 0, 0]"));
+  CHECK(has(message, "0x40"));
+  CHECK_EQ(Pending(*device(), {over(pipeline<wild_store_among_waiting>("waiting"), data, 1, 64)}).wait(&message),
+           "fault");
+  CHECK(has(message, "thread 40"));
+  expect_usable();
+}
+
+TEST_CASE(stack_overflow_is_told_apart) {
+  std::vector<std::uint32_t> data(64);
+  std::string message;
+  CHECK_EQ(Pending(*device(), {over(pipeline<recurse>("recurse"), data, 1, 1)}).wait(&message), "stack-overflow");
+  CHECK(has(message, "kernel 'recurse'"));
+  expect_usable();
+}
+
+TEST_CASE(time_limits_end_loops_on_all_workers) {
+  std::vector<std::uint32_t> data(64);
+  std::string message;
+  CHECK_EQ(Pending(*device(), {over(pipeline<endless>("endless"), data, 8, 4)}, 0.05).wait(&message), "timeout");
+  CHECK(has(message, "kernel 'endless'") && has(message, "0.05 s"));
+  CHECK_EQ(Pending(*device(), {over(pipeline<endless_barriers>("endless"), data, 8, 64)}, 0.05).wait(), "timeout");
+  expect_usable();
+  // A limit that is not reached.
+  CHECK_EQ(Pending(*device(), {over(pipeline<store_index>("store_index"), data, 1, 64)}, 60.0).wait(), "");
+}
+
+TEST_CASE(cancel_ends_what_runs_and_what_waits) {
+  std::vector<std::uint32_t> data(64), second(64);
+  const auto loop = pipeline<endless>("endless");
+  const auto store = pipeline<store_index>("store_index");
+  Pending running(*device(), {over(loop, data, 4, 4)});
+  Pending waiting(*device(), {over(store, second, 1, 64)});
+  device()->cancel_all();
+  CHECK_EQ(running.wait(), "cancelled");
+  CHECK_EQ(waiting.wait(), "cancelled");
+  CHECK_EQ(second[0], 0u);
+  expect_usable();
+}
+
+TEST_CASE(a_failure_spares_the_next_submission) {
+  std::vector<std::uint32_t> data(64);
+  const auto bad = pipeline<wild_store>("wild");
+  const auto good = pipeline<store_index>("store_index");
+  Pending first(*device(), {over(bad, data, 8, 32), over(good, data, 1, 64)});
+  Pending second(*device(), {over(good, data, 1, 64)});
+  CHECK_EQ(first.wait(), "fault");
+  CHECK_EQ(second.wait(), "");
+  CHECK_EQ(data[63], 64u);  // once: the launch behind the fault did not run
+}
+
+TEST_CASE(division_by_zero_gives_some_value) {
+  std::vector<std::uint32_t> data(64);
+  CHECK_EQ(Pending(*device(), {over(pipeline<divide>("divide"), data, 1, 64)}).wait(), "");
+  CHECK_EQ(data[63], 77u);
+}
+
+TEST_CASE(foreign_faults_reach_the_handler_that_stood_before) {
+  static std::atomic<int> seen{0};
+  struct sigaction action = {}, before = {}, after = {};
+  action.sa_handler = [](int) { ++seen; };
+  sigaction(SIGFPE, &action, &before);
+  std::vector<std::uint32_t> data(64);
+  Pending pending(*device(), {over(pipeline<endless>("endless"), data, 1, 1)});
+  struct sigaction current = {};
+  do {
+    sigaction(SIGFPE, nullptr, &current);
+  } while (current.sa_handler == action.sa_handler);  // until the launch runs
+  raise(SIGFPE);
+  CHECK_EQ(seen.load(), 1);
+  std::atomic_ref<std::uint32_t>(data[0]).store(1);
+  CHECK_EQ(pending.wait(), "");
+  sigaction(SIGFPE, &before, &after);
+  CHECK(after.sa_handler == action.sa_handler);
+}
+
+TEST_CASE(ragged_grids_have_smaller_last_threadgroups) {
+  std::vector<std::uint32_t> data(100, 0);
+  const auto kernel = pipeline<store_index>("store_index");
+  Dispatch dispatch = over(kernel, data, 75, 32);
+  dispatch.kind = Grid::Kind::threads;
+  CHECK_EQ(Pending(*device(), {dispatch}).wait(), "");
+  CHECK_EQ(data[74], 75u);
+  CHECK_EQ(data[75], 0u);
+}
+
+TEST_CASE(indirect_counts_are_read_when_the_launch_starts) {
+  std::vector<std::uint32_t> data(100, 0);
+  std::uint32_t counts[3] = {2, 1, 1};
+  const auto kernel = pipeline<store_index>("store_index");
+  Dispatch dispatch = over(kernel, data, 0, 8);
+  dispatch.kind = Grid::Kind::indirect;
+  dispatch.counts = counts;
+  CHECK_EQ(Pending(*device(), {dispatch}).wait(), "");
+  CHECK_EQ(data[15], 16u);
+  CHECK_EQ(data[16], 0u);
+  counts[1] = 0;
+  CHECK_EQ(Pending(*device(), {dispatch}).wait(), "");
+  CHECK_EQ(data[15], 16u);
+  counts[0] = 0xffffffffu;
+  counts[1] = 1;
+  std::string message;
+  CHECK_EQ(Pending(*device(), {dispatch}).wait(&message), "indirect");
+  CHECK(has(message, "4294967295"));
+}
+
+TEST_CASE(devices_are_independent) {
+  const auto other = cpu::open_device({});
+  std::vector<std::uint32_t> data(64), flag(64);
+  Pending stuck(*device(), {over(pipeline<endless>("endless"), flag, 1, 1)});
+  CHECK_EQ(Pending(*other, {over(pipeline<store_index>("store_index"), data, 1, 64)}).wait(), "");
+  std::atomic_ref<std::uint32_t>(flag[0]).store(1);
+  CHECK_EQ(stuck.wait(), "");
+}
+
+CHECK_MAIN()
