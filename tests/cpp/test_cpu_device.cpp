@@ -1,0 +1,277 @@
+// The CPU device: memory, native copy and fill, run-time compilation and its disk cache, fork, threads.
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <metalane/cpu.h>
+#include <metalane/error.h>
+
+#include "backends/cpu/native_kernel.h"
+#include "check.h"
+#include "cpu_modules.h"
+
+using namespace cpu_modules;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* saxpy_text = R"(#include <metal_stdlib>
+using namespace metal;
+constant float scale [[function_constant(0)]];
+kernel void scaled(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = y[i] * scale + 1; }
+kernel void plus_one(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] += 1; }
+kernel void broken(device float* y [[buffer(0)]]) {
+  y[0] = undeclared_name;
+}
+kernel void greedy(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup float big[10000];
+  big[i] = y[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = big[i ^ 1];
+}
+)";
+
+struct TemporaryCache {
+  TemporaryCache() {
+    char name[] = "/tmp/metalane-test-XXXXXX";
+    path = mkdtemp(name);
+    cpu::set_kernel_cache(path, 1 << 30);
+  }
+  ~TemporaryCache() {
+    cpu::set_kernel_cache("", 1 << 30);
+    fs::remove_all(path);
+  }
+  std::string path;
+};
+
+backend::CompileRequest request(const std::string& function, std::vector<ConstantValue> constants = {}) {
+  auto source = std::make_shared<backend::SourceText>();
+  source->name = "saxpy";
+  source->text = saxpy_text;
+  return {source, function, std::move(constants), MathMode::safe};
+}
+
+std::size_t count_threads() {
+  std::size_t count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/task")) count += entry.exists() ? 1 : 0;
+  return count;
+}
+
+float run_on(backend::Device& device, const backend::Pipeline& pipeline, float value) {
+  Dispatch dispatch{static_cast<const cpu::CpuPipeline*>(&pipeline), {{&value, sizeof value}}};
+  CHECK_EQ(Pending(device, {dispatch}).wait(), "");
+  return value;
+}
+
+fs::path only_entry(const std::string& directory) {
+  fs::path found;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().extension() == ".so") found = entry.path();
+  }
+  return found;
+}
+
+void add_one(metalane_group* group) { buffer<std::uint32_t>(group)[0] += 1; }
+
+}  // namespace
+
+// First: later cases start threads of their own.
+TEST_CASE(threads_start_with_the_first_commit) {
+  const std::size_t before = count_threads();
+  const auto device = cpu::open_device({});
+  CHECK_EQ(count_threads(), before);
+  std::uint32_t value = 0;
+  const auto kernel = pipeline<add_one>("add_one");
+  CHECK_EQ(Pending(*device, {{kernel.get(), {{&value, 4}}}}).wait(), "");
+  CHECK(count_threads() > before);
+}
+
+TEST_CASE(allocations_are_zero_and_refuse_what_cannot_be) {
+  const auto device = cpu::open_device({});
+  for (const std::uint64_t nbytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5} << 20}) {
+    const backend::Allocation allocation = device->allocate(nbytes, true);
+    const auto* bytes = static_cast<const std::uint8_t*>(allocation.address);
+    CHECK(bytes != nullptr);
+    bool zero = true;
+    for (std::uint64_t i = 0; i < nbytes; ++i) zero = zero && bytes[i] == 0;
+    CHECK(zero);
+    device->release(allocation, false);
+  }
+  CHECK_THROWS(device->allocate(~std::uint64_t{0}, true), OutOfMemoryError, "18446744073709551615 bytes");
+  CHECK_THROWS(device->allocate(std::uint64_t{1} << 62, false), OutOfMemoryError, "cannot allocate");
+}
+
+TEST_CASE(native_copy_and_fill_stay_inside_their_ranges) {
+  const auto find = [](const std::string& name) -> const cpu::NativeKernel* {
+    for (const auto& kernel : cpu::native_kernels()) {
+      if (name == kernel.name) return &kernel;
+    }
+    return nullptr;
+  };
+  const auto device = cpu::open_device({});
+  cpu::CpuPipeline copy, fill;
+  copy.native = find("metalane_copy");
+  fill.native = find("metalane_fill");
+  CHECK(copy.native != nullptr && fill.native != nullptr);
+  struct FillParams {
+    std::uint64_t nbytes;
+    std::uint32_t element_bytes;
+    std::uint8_t element[8];
+    std::uint32_t padding;
+  };
+  for (std::uint64_t nbytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{8191}, std::uint64_t{1000003},
+                               std::uint64_t{3000000}}) {
+    std::vector<std::uint8_t> source(nbytes + 64), target(nbytes + 64, 0xee);
+    for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+    CHECK_EQ(Pending(*device, {{&copy, {{source.data(), nbytes}, {target.data(), nbytes}, {&nbytes, 8}}}}).wait(), "");
+    CHECK(std::memcmp(source.data(), target.data(), nbytes) == 0);
+    CHECK(target[nbytes] == 0xee);
+    for (const std::uint32_t element : {1u, 2u, 4u, 8u}) {
+      FillParams params = {nbytes, element, {1, 2, 3, 4, 5, 6, 7, 8}, 0};
+      CHECK_EQ(Pending(*device, {{&fill, {{target.data(), nbytes}, {&params, sizeof params}}}}).wait(), "");
+      bool right = target[nbytes] == 0xee;
+      for (std::uint64_t i = 0; i < nbytes; ++i) right = right && target[i] == params.element[i % element];
+      CHECK(right);
+    }
+  }
+}
+
+TEST_CASE(kernels_compile_at_run_time_into_the_cache) {
+  const TemporaryCache cache;
+  const auto device = cpu::open_device({});
+  const auto first = device->compile(request("plus_one"));
+  CHECK_EQ(run_on(*device, *first, 2.0f), 3.0f);
+  CHECK_EQ(cpu::kernel_cache_info().entries, 1u);
+  const ConstantValue two = {std::string("scale"), 2.0}, three = {std::uint32_t{0}, 3.0};
+  CHECK_EQ(run_on(*device, *device->compile(request("scaled", {two})), 5.0f), 11.0f);
+  CHECK_EQ(run_on(*device, *device->compile(request("scaled", {three})), 5.0f), 16.0f);
+  CHECK_EQ(cpu::kernel_cache_info().entries, 3u);
+  CHECK_EQ(cpu::clear_kernel_cache(), 3u);
+  CHECK_EQ(run_on(*device, *first, 2.0f), 3.0f);  // in use: stays usable
+}
+
+TEST_CASE(damaged_cache_entries_are_rebuilt) {
+  const TemporaryCache cache;
+  const auto device = cpu::open_device({});
+  device->compile(request("plus_one"));
+  const fs::path entry = only_entry(cache.path);
+  const auto size = fs::file_size(entry);
+  {
+    std::fstream file(entry, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(size / 2));
+    file.write("damaged", 7);
+  }
+  CHECK_EQ(run_on(*device, *device->compile(request("plus_one")), 2.0f), 3.0f);
+  fs::resize_file(entry, 10);
+  CHECK_EQ(run_on(*device, *device->compile(request("plus_one")), 2.0f), 3.0f);
+  CHECK_EQ(fs::file_size(entry), size);
+}
+
+TEST_CASE(the_cache_keeps_to_its_limit) {
+  const TemporaryCache cache;
+  const auto device = cpu::open_device({});
+  device->compile(request("plus_one"));
+  const std::uint64_t one = cpu::kernel_cache_info().nbytes;
+  cpu::set_kernel_cache(cache.path, one + one / 2);
+  const ConstantValue two = {std::string("scale"), 2.0};
+  device->compile(request("scaled", {two}));
+  CHECK_EQ(cpu::kernel_cache_info().entries, 1u);  // the older one went
+}
+
+TEST_CASE(compile_errors_name_kernel_file_and_line) {
+  const TemporaryCache cache;
+  const auto device = cpu::open_device({});
+  CHECK_THROWS(device->compile(request("broken")), CompileError, "kernel 'broken'");
+  CHECK_THROWS(device->compile(request("broken")), CompileError, "saxpy:7");
+  CHECK_THROWS(device->compile(request("broken")), CompileError, "undeclared_name");
+  CHECK_THROWS(device->compile(request("greedy")), CompileError, "40000 bytes, the limit is 32768");
+  CHECK_THROWS(device->compile(request("missing")), KernelNotFoundError, "plus_one");
+  const auto native = cpu::open_device({KernelChoice::native});
+  CHECK_THROWS(native->compile(request("plus_one")), CompileError, "no native kernel");
+}
+
+TEST_CASE(a_missing_compiler_is_one_clear_error) {
+  const TemporaryCache cache;
+  const auto device = cpu::open_device({});
+  const char* before = std::getenv("CXX");
+  const std::string kept = before != nullptr ? before : "";
+  setenv("CXX", "/nonexistent/c++", 1);
+  CHECK_THROWS(device->compile(request("plus_one")), CompileError, "/nonexistent/c++");
+  before != nullptr ? setenv("CXX", kept.c_str(), 1) : unsetenv("CXX");
+}
+
+#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer refuses new threads in a forked child
+TEST_CASE(a_forked_child_gets_one_clear_error_and_may_open_its_own) {
+  const auto device = cpu::open_device({});
+  const auto kernel = pipeline<add_one>("add_one");
+  std::uint32_t value = 0;
+  CHECK_EQ(Pending(*device, {{kernel.get(), {{&value, 4}}}}).wait(), "");
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    int status = 1;
+    try {
+      device->allocate(16, true);
+    } catch (const DeviceError& error) {
+      const bool clear = std::strstr(error.what(), "before fork") != nullptr;
+      auto own = cpu::open_device({});
+      const bool works = Pending(*own, {{kernel.get(), {{&value, 4}}}}).wait().empty() && value == 2;
+      own.reset();
+      status = clear && works ? 0 : 2;
+    }
+    _exit(status);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+#endif
+
+TEST_CASE(a_device_may_end_on_its_own_thread) {
+  std::uint32_t value = 0;
+  const auto kernel = pipeline<add_one>("add_one");
+  for (int i = 0; i < 20; ++i) {
+    std::atomic<bool> ended{false};
+    auto device = cpu::open_device({});
+    auto submission = device->open({});
+    backend::BufferBinding binding;
+    binding.address = reinterpret_cast<std::uint8_t*>(&value);
+    binding.nbytes = 4;
+    backend::Launch launch;
+    launch.pipeline = kernel.get();
+    launch.buffers = {&binding, 1};
+    submission->dispatch(launch);
+    auto holder = std::make_shared<std::shared_ptr<backend::Device>>(std::move(device));
+    submission->commit(std::nullopt, [holder, &ended](const backend::Completion&) {
+      holder->reset();
+      ended.store(true);
+    });
+    while (!ended.load()) std::this_thread::yield();
+  }
+  CHECK_EQ(value, 20u);
+}
+
+TEST_CASE(submissions_finish_in_commit_order_from_many_threads) {
+  const auto device = cpu::open_device({});
+  const auto kernel = pipeline<add_one>("add_one");
+  std::uint32_t value = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        const std::string code = Pending(*device, {{kernel.get(), {{&value, 4}}}}).wait();
+        if (!code.empty()) std::abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(value, 800u);
+}
+
+CHECK_MAIN()
