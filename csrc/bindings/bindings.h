@@ -93,6 +93,24 @@ void drain_deferred() noexcept;
 // Remembers work that interpreter exit has to wait for.
 void track_ticket(const Ticket& ticket);
 
+// Never returns on a thread that must not ask for the GIL any more: CPython ends a daemon thread that does so
+// while the interpreter goes down, by unwinding through frames that must not be unwound.
+void park_if_exiting() noexcept;
+// A scope without the GIL.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    park_if_exiting();
+    PyEval_RestoreThread(state_);
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 // wait.cpp --------------------------------------------------------------------------------------------------
 // Waits without the GIL and lets signal handlers run at least every 50 ms; an exception that one raises
 // (KeyboardInterrupt) ends the wait.

@@ -50,7 +50,7 @@ Buffer from_numpy(const Device& device, nb::handle value) {
   keywords["order"] = "C";
   nb::object array = nb::module_::import_("numpy").attr("asarray")(value, **keywords);
   const HostArray host = host_array(array, "Device.from_numpy");
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   return device.copy_of(host.address, host.shape, host.dtype);
 }
 
@@ -77,7 +77,7 @@ void bind_memory(nb::class_<Device>& device) {
           [](const Device& self, nb::handle shape, nb::handle dtype) {
             const Shape dims = shape_from(shape, "Device.zeros");
             const DType element = dtype_from(dtype, "Device.zeros");
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return self.zeros(dims, element);
           },
           "shape"_a.none(), "dtype"_a.none(),
@@ -88,7 +88,7 @@ void bind_memory(nb::class_<Device>& device) {
           [](const Device& self, nb::handle shape, nb::handle dtype) {
             const Shape dims = shape_from(shape, "Device.empty");
             const DType element = dtype_from(dtype, "Device.empty");
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return self.empty(dims, element);
           },
           "shape"_a.none(), "dtype"_a.none(),
@@ -111,7 +111,7 @@ void bind_device(nb::module_& module) {
       .def_ro("name", &DeviceInfo::name)
       .def("__repr__",
            [](const DeviceInfo& self) { return "<DeviceInfo " + self.kind + ": " + self.name + ">"; });
-  module.def("devices", &devices, nb::call_guard<nb::gil_scoped_release>(),
+  module.def("devices", &devices, nb::call_guard<Unlocked>(),
              "The devices that this process can open, the default one first.");
 
   nb::class_<Device> device(
@@ -123,7 +123,7 @@ void bind_device(nb::module_& module) {
           "__init__",
           [](Device* self, const std::optional<std::string>& kind, const std::string& kernels) {
             const KernelChoice choice = choice_from(kernels);
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             new (self) Device(kind.value_or(""), choice);
           },
           "kind"_a = nb::none(), "kernels"_a = "auto",

@@ -41,7 +41,7 @@ const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::han
   const std::string_view name = text_of(kernel);  // `kernel` keeps the characters alive
   const std::vector<ConstantValue> values = constants_from(constants, kDispatch);
   // Building may take a compiler's time.
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   kept = values.empty() ? encoder.core.state()->device()->registry()->default_pipeline(name)
                         : encoder.core.device().registry().pipeline(std::string(name), values);
   return kept;
@@ -153,7 +153,7 @@ Ticket commit(Encoder& self, nb::handle timeout) {
   const std::optional<double> limit = seconds_from(timeout, "CommandEncoder.commit", "timeout");
   drain_deferred();
   Ticket ticket = [&] {
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     return self.core.commit(limit);
   }();
   self.ticket = ticket;

@@ -188,19 +188,18 @@ void bind_registry(nb::module_& module) {
   nb::class_<KernelRegistry>(module, "KernelRegistry", nb::is_final(),
                              "The kernel sources of one device and the pipelines built from them.")
       .def("register_source", &KernelRegistry::register_source, "name"_a, "source"_a,
-           nb::call_guard<nb::gil_scoped_release>(),
+           nb::call_guard<Unlocked>(),
            "Registers MSL text under `name`; replaces what was registered under it. Pipelines already built "
            "stay "
            "valid.")
       .def("register_header", &KernelRegistry::register_header, "name"_a, "text"_a,
-           nb::call_guard<nb::gil_scoped_release>(),
-           "What `#include \"name\"` gives in every source of this registry.")
+           nb::call_guard<Unlocked>(), "What `#include \"name\"` gives in every source of this registry.")
       .def(
           "pipeline",
           [](KernelRegistry& self, const std::string& name, nb::object constants, const std::string& math) {
             const std::vector<ConstantValue> values = constants_from(constants, "KernelRegistry.pipeline");
             const MathMode mode = math_from(math);
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return self.pipeline(name, values, mode);
           },
           "name"_a, "constants"_a = nb::none(), "math"_a = "safe",
@@ -209,7 +208,7 @@ void bind_registry(nb::module_& module) {
                   "math: str = 'safe') -> Pipeline"),
           "The compiled kernel `name` with these function constants; built once.\n\n"
           "Raises KernelNotFoundError, ArgumentError (constants) or CompileError.")
-      .def("kernels", &KernelRegistry::kernels, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("kernels", &KernelRegistry::kernels, "name"_a, nb::call_guard<Unlocked>(),
            "Signatures of the kernels of the source registered as `name`, compiled or not.")
       .def_prop_ro("names", &KernelRegistry::names, "Every name that `pipeline` takes.")
       .def("__repr__", [](const KernelRegistry& self) {

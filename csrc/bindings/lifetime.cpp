@@ -1,6 +1,8 @@
 // Objects that outlive their last Python reference: owners of wrapped memory, and work in flight at exit.
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -22,6 +24,7 @@ struct Deferred {
   std::vector<Release> due;
   std::atomic<bool> any{false};
   std::atomic<bool> exiting{false};
+  std::thread::id exit_thread;  // valid once `exiting`
 };
 
 Deferred& deferred() {
@@ -66,6 +69,7 @@ constexpr double kCancelSeconds = 2.0;  // for cancelled work to stop
 
 // Called by atexit: lets work in flight end, or ends it, while the interpreter is whole.
 void finish_work() {
+  deferred().exit_thread = std::this_thread::get_id();
   deferred().exiting.store(true, std::memory_order_release);
   std::vector<Ticket> running;
   {
@@ -74,7 +78,7 @@ void finish_work() {
       if (std::shared_ptr<core::TicketState> state = ticket.lock()) running.emplace_back(std::move(state));
     }
   }
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   for (const Ticket& ticket : running) {
     // A forked child inherits tickets that nobody will ever finish.
     if (ticket.state()->device()->in_other_process() || ticket.wait_done(kFinishSeconds)) continue;
@@ -92,6 +96,13 @@ std::shared_ptr<void> deferred_owner(void* object, void (*release)(void*)) {
 std::shared_ptr<void> deferred_reference(nb::object object) {
   return deferred_owner(object.release().ptr(),
                         [](void* reference) { Py_DECREF(static_cast<PyObject*>(reference)); });
+}
+
+void park_if_exiting() noexcept {
+  Deferred& state = deferred();
+  if (!state.exiting.load(std::memory_order_acquire) || state.exit_thread == std::this_thread::get_id())
+    return;
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 void drain_deferred() noexcept {

@@ -24,7 +24,7 @@ bool wait_in_slices(std::optional<double> seconds, const Wait& wait) {
     }
     bool come = false;
     {
-      nb::gil_scoped_release unlocked;
+      Unlocked unlocked;
       come = wait(slice);
     }
     if (come) return true;
