@@ -7,6 +7,9 @@
 // which core calls from one thread at a time.
 #pragma once
 
+#include <metalane/device.h>
+#include <metalane/kernel.h>
+
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -17,9 +20,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <metalane/device.h>
-#include <metalane/kernel.h>
 
 namespace metalane::backend {
 
@@ -127,12 +127,11 @@ class Submission {
   virtual void pop_label() = 0;
   // Hands the commands to the device and returns without waiting. Submissions of one device run as if one
   // after another in the order of their commit() calls, which core makes one at a time. `done` is called
-  // exactly once, from any thread (also from inside commit()), with no lock of the backend held, in commit order, after the submission's
-  // writes are visible to the host; it does not throw. Past `time_limit` seconds of running the submission
-  // is ended with CommandBufferError "timeout". The object may be destroyed after commit() returns. Throws
-  // nothing: what goes wrong goes to `done`.
-  virtual void commit(std::optional<double> time_limit,
-                      std::function<void(const Completion&)> done) = 0;
+  // exactly once, from any thread (also from inside commit()), with no lock of the backend held, in commit
+  // order, after the submission's writes are visible to the host; it does not throw. Past `time_limit`
+  // seconds of running the submission is ended with CommandBufferError "timeout". The object may be destroyed
+  // after commit() returns. Throws nothing: what goes wrong goes to `done`.
+  virtual void commit(std::optional<double> time_limit, std::function<void(const Completion&)> done) = 0;
 };
 
 class Device {

@@ -11,7 +11,8 @@ struct BuiltinSource {
 };
 
 struct BuiltinHeader {
-  const char* name;  // as #include spells it: "metalane/params_abi.h", "metalane/params/x.h", "metalane/lib/x.h"
+  const char*
+      name;  // as #include spells it: "metalane/params_abi.h", "metalane/params/x.h", "metalane/lib/x.h"
   const char* text;
 };
 

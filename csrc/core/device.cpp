@@ -25,7 +25,8 @@ DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, KernelChoice 
 
 DeviceState::~DeviceState() = default;
 
-std::shared_ptr<DeviceState> DeviceState::create(std::shared_ptr<backend::Device> backend, KernelChoice kernels) {
+std::shared_ptr<DeviceState> DeviceState::create(std::shared_ptr<backend::Device> backend,
+                                                 KernelChoice kernels) {
   return std::shared_ptr<DeviceState>(new DeviceState(std::move(backend), kernels));
 }
 

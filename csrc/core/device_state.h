@@ -1,14 +1,14 @@
 // What the handles of one device share.
 #pragma once
 
+#include <metalane/device.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include <metalane/device.h>
 
 #include "core/backend.h"
 #include "core/timeline.h"

@@ -44,13 +44,16 @@ void CommandEncoder::start_capture() { state_of(state_).start_capture(); }
 bool CommandEncoder::is_capturing() const { return state_of(state_).is_capturing(); }
 ComputeGraph CommandEncoder::take_capture() { return state_of(state_).take_capture(); }
 void CommandEncoder::abandon_capture() { state_of(state_).abandon_capture(); }
-void CommandEncoder::set_pending_buffer_ranges(std::vector<AddressRange> reads, std::vector<AddressRange> writes) {
+void CommandEncoder::set_pending_buffer_ranges(std::vector<AddressRange> reads,
+                                               std::vector<AddressRange> writes) {
   state_of(state_).set_pending_buffer_ranges(std::move(reads), std::move(writes));
 }
 void CommandEncoder::push_label(std::string_view name) { state_of(state_).push_label(name); }
 void CommandEncoder::pop_label() { state_of(state_).pop_label(); }
 void CommandEncoder::wait_for(const Ticket& ticket) { state_of(state_).wait_for(ticket); }
-Ticket CommandEncoder::commit(std::optional<double> time_limit) { return state_of(state_).commit(time_limit); }
+Ticket CommandEncoder::commit(std::optional<double> time_limit) {
+  return state_of(state_).commit(time_limit);
+}
 void CommandEncoder::commit_and_wait(std::optional<double> time_limit) { commit(time_limit).wait(); }
 void CommandEncoder::discard() noexcept {
   if (state_ != nullptr) state_->discard();
@@ -65,8 +68,9 @@ void ComputeGraph::encode(CommandEncoder& encoder) const {
   for (std::size_t i = 0; i < nodes_->size(); ++i) {
     for (const GraphBinding& binding : (*nodes_)[i].bindings) {
       if (binding.bytes.empty() && binding.buffer.released()) {
-        throw ArgumentError("ComputeGraph.encode", "node " + std::to_string(i) + " argument " +
-                            std::to_string(binding.index), "a live buffer", "a released one");
+        throw ArgumentError("ComputeGraph.encode",
+                            "node " + std::to_string(i) + " argument " + std::to_string(binding.index),
+                            "a live buffer", "a released one");
       }
     }
   }

@@ -23,7 +23,8 @@ void compact(std::vector<TouchedRange>& touched) {
   });
   std::size_t kept = 0;
   for (const TouchedRange& next : touched) {
-    if (kept != 0 && touched[kept - 1].access == next.access && next.range.begin <= touched[kept - 1].range.end) {
+    if (kept != 0 && touched[kept - 1].access == next.access &&
+        next.range.begin <= touched[kept - 1].range.end) {
       touched[kept - 1].range.end = std::max(touched[kept - 1].range.end, next.range.end);
     } else {
       touched[kept++] = next;
@@ -69,7 +70,8 @@ class EncoderState::Use {
   EncoderState& encoder_;
 };
 
-std::shared_ptr<EncoderState> EncoderState::open(std::shared_ptr<DeviceState> device, EncoderOptions options) {
+std::shared_ptr<EncoderState> EncoderState::open(std::shared_ptr<DeviceState> device,
+                                                 EncoderOptions options) {
   device->check_process();
   return std::make_shared<EncoderState>(std::move(device), options);
 }
@@ -110,8 +112,9 @@ void EncoderState::dispatch_node(const GraphNode& node) {
   std::array<KernelArg, max_buffers> args;
   std::size_t count = 0;
   for (const GraphBinding& binding : node.bindings) {
-    args[count++] = binding.bytes.empty() ? KernelArg(binding.index, binding.buffer)
-                                          : KernelArg(binding.index, binding.bytes.data(), binding.bytes.size());
+    args[count++] = binding.bytes.empty()
+                        ? KernelArg(binding.index, binding.buffer)
+                        : KernelArg(binding.index, binding.bytes.data(), binding.bytes.size());
   }
   std::vector<TouchedRange> ranges;
   // A range on both lists is one read-and-write range: what that means for a retry differs.
@@ -151,8 +154,9 @@ void EncoderState::record(const Pipeline& pipeline, std::span<const TouchedRange
   pin_buffers();
   if (pipelines_.empty() || pipelines_.back().state() != pipeline.state()) {
     const std::size_t look_back = std::min<std::size_t>(pipelines_.size(), 16);
-    const bool known = std::any_of(pipelines_.end() - static_cast<std::ptrdiff_t>(look_back), pipelines_.end(),
-                                   [&](const Pipeline& kept) { return kept.state() == pipeline.state(); });
+    const bool known =
+        std::any_of(pipelines_.end() - static_cast<std::ptrdiff_t>(look_back), pipelines_.end(),
+                    [&](const Pipeline& kept) { return kept.state() == pipeline.state(); });
     if (!known) pipelines_.push_back(pipeline);
   }
   if (options_.auto_barriers && options_.concurrent) {
@@ -168,14 +172,22 @@ void EncoderState::pin_buffers() {
   for (std::size_t i = 0; i < checked_.handle_count; ++i) {
     const std::shared_ptr<Storage>& storage = checked_.handles[i]->storage();
     if (storage->pinned_by_encoder.load(std::memory_order_relaxed) == id_) continue;
-    if (!storage->try_pin()) throw ArgumentError("CommandEncoder.dispatch: a buffer was released during the call");
+    if (!storage->try_pin())
+      throw ArgumentError("CommandEncoder.dispatch: a buffer was released during the call");
     storage->pinned_by_encoder.store(id_, std::memory_order_relaxed);
     pinned_.push_back(storage);
   }
 }
 
 void EncoderState::remember(std::span<const TouchedRange> touched) {
-  touched_.insert(touched_.end(), touched.begin(), touched.end());
+  for (const TouchedRange& range : touched) {
+    // Serving loops touch the same ranges again and again: most repetitions end here.
+    const std::uint64_t mix = (range.range.begin >> 4) ^ (range.range.end >> 2) ^ (range.range.begin >> 17);
+    TouchedRange& recent = recent_[mix % recent_.size()];
+    if (recent.range == range.range && recent.access == range.access) continue;
+    recent = range;
+    touched_.push_back(range);
+  }
   if (touched_.size() > compact_touched_at_) {
     compact(touched_);
     compact_touched_at_ = std::max<std::size_t>(8192, touched_.size() * 2);
@@ -188,7 +200,8 @@ void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span
   node.pipeline = pipeline;
   node.label = label_path_;
   for (std::size_t i = 0; i < checked_.buffer_count; ++i) {
-    node.bindings.push_back({checked_.buffers[i].index, checked_.buffers[i].access, *checked_.handles[i], {}});
+    node.bindings.push_back(
+        {checked_.buffers[i].index, checked_.buffers[i].access, *checked_.handles[i], {}});
   }
   for (std::size_t i = 0; i < checked_.bytes_count; ++i) {
     const backend::BytesBinding& bytes = checked_.bytes[i];
@@ -197,7 +210,8 @@ void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span
   std::sort(node.bindings.begin(), node.bindings.end(),
             [](const GraphBinding& a, const GraphBinding& b) { return a.index < b.index; });
   for (std::size_t i = 0; i < checked_.threadgroup_count; ++i) {
-    node.threadgroup_memory.push_back({checked_.threadgroup_memory[i].index, checked_.threadgroup_memory[i].nbytes});
+    node.threadgroup_memory.push_back(
+        {checked_.threadgroup_memory[i].index, checked_.threadgroup_memory[i].nbytes});
   }
   node.grid = grid;
   for (const TouchedRange& range : touched) {
@@ -219,7 +233,8 @@ void EncoderState::copy(const Buffer& source, const Buffer& destination) {
   }
   const AddressRange from = source.range(), to = destination.range();
   if (from.overlaps(to)) {
-    throw ArgumentError("CommandEncoder.copy", "destination", "apart from the source", "an overlapping range");
+    throw ArgumentError("CommandEncoder.copy", "destination", "apart from the source",
+                        "an overlapping range");
   }
   const std::uint64_t nbytes = source.nbytes();
   if (nbytes == 0) return;
@@ -281,7 +296,8 @@ bool EncoderState::is_capturing() {
 
 ComputeGraph EncoderState::take_capture() {
   Use use(*this, "take_capture");
-  if (!capture_) throw ArgumentError("CommandEncoder.take_capture: no capture is open; call start_capture first");
+  if (!capture_)
+    throw ArgumentError("CommandEncoder.take_capture: no capture is open; call start_capture first");
   auto nodes = std::make_shared<const std::vector<GraphNode>>(std::move(*capture_));
   capture_.reset();
   pending_.reset();
@@ -294,7 +310,8 @@ void EncoderState::abandon_capture() {
   pending_.reset();
 }
 
-void EncoderState::set_pending_buffer_ranges(std::vector<AddressRange> reads, std::vector<AddressRange> writes) {
+void EncoderState::set_pending_buffer_ranges(std::vector<AddressRange> reads,
+                                             std::vector<AddressRange> writes) {
   Use use(*this, "set_pending_buffer_ranges");
   std::vector<TouchedRange> ranges;
   for (const auto& [list, access] : {std::pair(&reads, Access::read), std::pair(&writes, Access::write)}) {
@@ -335,7 +352,8 @@ Ticket EncoderState::commit(std::optional<double> time_limit) {
   Use use(*this, "commit");
   device_->check_process();
   if (capture_) {
-    throw ArgumentError("CommandEncoder.commit: a capture is open; call take_capture or abandon_capture first");
+    throw ArgumentError(
+        "CommandEncoder.commit: a capture is open; call take_capture or abandon_capture first");
   }
   if (time_limit && !(*time_limit > 0)) {
     throw ArgumentError("CommandEncoder.commit", "timeout", "a positive number of seconds",

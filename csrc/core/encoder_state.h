@@ -1,6 +1,9 @@
 // The open end of a submission: checks launches, derives ranges and barriers, records or captures.
 #pragma once
 
+#include <metalane/encoder.h>
+
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -9,8 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <metalane/encoder.h>
 
 #include "core/backend.h"
 #include "core/hazard_tracker.h"
@@ -58,7 +59,8 @@ class EncoderState {
   void encode(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
               std::span<const ThreadgroupMemory> threadgroup_memory, const std::vector<TouchedRange>* ranges);
   void record(const Pipeline& pipeline, std::span<const TouchedRange> touched);
-  void capture(const Pipeline& pipeline, const Grid& grid, std::span<const TouchedRange> touched, bool overridden);
+  void capture(const Pipeline& pipeline, const Grid& grid, std::span<const TouchedRange> touched,
+               bool overridden);
   void pin_buffers();
   void remember(std::span<const TouchedRange> touched);
   void encode_barrier();
@@ -72,7 +74,8 @@ class EncoderState {
   std::atomic<bool> open_{true};
   std::unique_ptr<backend::Submission> submission_;
   HazardTracker hazards_;
-  std::vector<TouchedRange> touched_;
+  std::vector<TouchedRange> touched_;      // everything since open, for the timeline
+  std::array<TouchedRange, 64> recent_{};  // a direct-mapped cache of what touched_ holds
   std::size_t compact_touched_at_ = 8192;
   std::vector<std::shared_ptr<Storage>> pinned_;
   std::vector<Pipeline> pipelines_;

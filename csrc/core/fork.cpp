@@ -11,8 +11,8 @@ namespace {
 std::atomic<std::uint64_t> generation{0};
 
 // Registered while the library is loaded, so that no device can be older than the handler.
-const int registered = pthread_atfork(
-    nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+const int registered =
+    pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
 

@@ -1,19 +1,19 @@
 // Which address ranges launches have touched since the last barrier, and whether another launch conflicts.
 #pragma once
 
+#include <metalane/buffer.h>
+
 #include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
 
-#include <metalane/buffer.h>
-
 #include "core/timeline.h"
 
 namespace metalane::core {
 
-// A set of addresses. Up to `small_limit` ranges it is a flat list; beyond, an ordered map of disjoint ranges,
-// so that a lookup stays logarithmic over thousands of launches.
+// A set of addresses. Up to `small_limit` ranges it is a flat list; beyond, an ordered map of disjoint
+// ranges, so that a lookup stays logarithmic over thousands of launches.
 class RangeSet {
  public:
   void insert(const AddressRange& range);

@@ -25,8 +25,8 @@ std::string describe(const KernelArgument& argument) {
   return "argument " + std::to_string(argument.index) + " (" + argument.name + ")";
 }
 
-[[noreturn]] void fail(const PipelineState& pipeline, const std::string& argument, const std::string& expected,
-                       const std::string& given) {
+[[noreturn]] void fail(const PipelineState& pipeline, const std::string& argument,
+                       const std::string& expected, const std::string& given) {
   throw ArgumentError("dispatch " + pipeline.compiled->signature.name, argument, expected, given);
 }
 
@@ -41,7 +41,8 @@ const KernelArgument& argument_at(const PipelineState& pipeline, std::uint32_t i
       if (argument.space == AddressSpace::threadgroup) continue;
       takes += (takes.empty() ? "" : ", ") + std::to_string(argument.index) + " (" + argument.name + ")";
     }
-    fail(pipeline, "buffer index", "one of " + (takes.empty() ? std::string("none") : takes), std::to_string(index));
+    fail(pipeline, "buffer index", "one of " + (takes.empty() ? std::string("none") : takes),
+         std::to_string(index));
   }
   return pipeline.compiled->signature.arguments[static_cast<std::size_t>(pipeline.argument_at[index])];
 }
@@ -67,11 +68,12 @@ void bind_buffer(const DeviceState& device, const PipelineState& pipeline, const
          "byte offset " + std::to_string(buffer.byte_offset()));
   }
   if (argument.is_reference && buffer.nbytes() < argument.type.size) {
-    fail(pipeline, describe(argument), "at least " + std::to_string(argument.type.size) + " bytes of " +
-         argument.type.name, std::to_string(buffer.nbytes()));
+    fail(pipeline, describe(argument),
+         "at least " + std::to_string(argument.type.size) + " bytes of " + argument.type.name,
+         std::to_string(buffer.nbytes()));
   }
   out.handles[out.buffer_count] = &buffer;
-  out.buffers[out.buffer_count++] = {argument.index,   argument.access,   address,
+  out.buffers[out.buffer_count++] = {argument.index,  argument.access,   address,
                                      buffer.nbytes(), storage->native(), buffer.byte_offset()};
   const auto begin = reinterpret_cast<std::uint64_t>(address);
   out.touched[out.touched_count++] = {{begin, begin + buffer.nbytes()}, argument.access};
@@ -86,8 +88,9 @@ void bind_bytes(const PipelineState& pipeline, const KernelArgument& argument, c
     fail(pipeline, describe(argument), "1 to 4096 bytes when given as bytes", std::to_string(arg.nbytes));
   }
   if (argument.is_reference && argument.type.size != 0 && arg.nbytes != argument.type.size) {
-    fail(pipeline, describe(argument), std::to_string(argument.type.size) + " bytes, the size of " +
-         argument.type.name, std::to_string(arg.nbytes));
+    fail(pipeline, describe(argument),
+         std::to_string(argument.type.size) + " bytes, the size of " + argument.type.name,
+         std::to_string(arg.nbytes));
   }
   out.bytes[out.bytes_count++] = {argument.index, static_cast<std::uint32_t>(arg.nbytes),
                                   static_cast<const std::uint8_t*>(arg.bytes)};
@@ -108,9 +111,11 @@ void check_threadgroup_memory(const DeviceState& device, const PipelineState& pi
     bound |= 1u << memory.index;
     const std::uint64_t rounded = memory.nbytes > limit ? memory.nbytes : (memory.nbytes + 15) / 16 * 16;
     if (rounded > limit || total + rounded > limit) {
-      fail(pipeline, "threadgroup memory (bound and the kernel's own " +
-           std::to_string(pipeline.compiled->static_threadgroup_memory) + " bytes)",
-           "at most " + std::to_string(limit) + " bytes", std::to_string(total) + " + " + std::to_string(memory.nbytes));
+      fail(pipeline,
+           "threadgroup memory (bound and the kernel's own " +
+               std::to_string(pipeline.compiled->static_threadgroup_memory) + " bytes)",
+           "at most " + std::to_string(limit) + " bytes",
+           std::to_string(total) + " + " + std::to_string(memory.nbytes));
     }
     total += rounded;
     out.threadgroup_memory[out.threadgroup_count++] = {memory.index, static_cast<std::uint32_t>(rounded)};
@@ -121,14 +126,16 @@ void check_threadgroup_memory(const DeviceState& device, const PipelineState& pi
   }
 }
 
-void check_grid(const DeviceState& device, const PipelineState& pipeline, const Grid& grid, CheckedLaunch& out) {
+void check_grid(const DeviceState& device, const PipelineState& pipeline, const Grid& grid,
+                CheckedLaunch& out) {
   const Size3& group = grid.threads_per_threadgroup;
   const std::uint64_t limit = pipeline.compiled->max_total_threads_per_threadgroup;
-  const bool in_range = group.x != 0 && group.y != 0 && group.z != 0 && group.x <= limit && group.y <= limit &&
-                        group.z <= limit;
+  const bool in_range = group.x != 0 && group.y != 0 && group.z != 0 && group.x <= limit &&
+                        group.y <= limit && group.z <= limit;
   if (!in_range || group.x * group.y * group.z > limit) {
-    fail(pipeline, "threads_per_threadgroup", "at least 1 on each axis and at most " + std::to_string(limit) +
-         " in all for this pipeline", str(group));
+    fail(pipeline, "threads_per_threadgroup",
+         "at least 1 on each axis and at most " + std::to_string(limit) + " in all for this pipeline",
+         str(group));
   }
   out.launch.grid_kind = grid.kind;
   out.launch.threads_per_threadgroup[0] = static_cast<std::uint32_t>(group.x);
@@ -162,8 +169,8 @@ void check_grid(const DeviceState& device, const PipelineState& pipeline, const 
     const bool overflow = __builtin_mul_overflow(size[axis], whole ? per_group[axis] : 1, &threads);
     if (size[axis] == 0 || overflow || threads > max_grid) {
       fail(pipeline, whole ? "threadgroups" : "threads",
-           "at least 1 and, in threads, below 2^32 on each axis", str(grid.size) +
-           (whole ? " of " + str(group) + " threads" : ""));
+           "at least 1 and, in threads, below 2^32 on each axis",
+           str(grid.size) + (whole ? " of " + str(group) + " threads" : ""));
     }
     out.launch.grid[axis] = static_cast<std::uint32_t>(size[axis]);
   }
@@ -172,10 +179,11 @@ void check_grid(const DeviceState& device, const PipelineState& pipeline, const 
 }  // namespace
 
 void check_launch(const DeviceState& device, const PipelineState& pipeline, std::span<const KernelArg> args,
-                  const Grid& grid, std::span<const ThreadgroupMemory> threadgroup_memory, CheckedLaunch& out) {
+                  const Grid& grid, std::span<const ThreadgroupMemory> threadgroup_memory,
+                  CheckedLaunch& out) {
   if (pipeline.device.get() != &device.backend()) {
-    throw ArgumentError("dispatch " + pipeline.compiled->signature.name, "pipeline", "built by the encoder's device",
-                        "a pipeline of another device");
+    throw ArgumentError("dispatch " + pipeline.compiled->signature.name, "pipeline",
+                        "built by the encoder's device", "a pipeline of another device");
   }
   std::uint32_t bound = 0;
   for (const KernelArg& arg : args) {

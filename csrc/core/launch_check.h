@@ -1,11 +1,11 @@
 // The checks of one launch: what the caller gave becomes a backend::Launch or an error.
 #pragma once
 
+#include <metalane/launch.h>
+
 #include <array>
 #include <cstdint>
 #include <span>
-
-#include <metalane/launch.h>
 
 #include "core/backend.h"
 #include "core/registry.h"
@@ -26,8 +26,10 @@ struct CheckedLaunch {
   std::size_t buffer_count = 0, bytes_count = 0, threadgroup_count = 0, touched_count = 0, handle_count = 0;
 };
 
-// Fills `out`. Throws ArgumentError or DTypeError naming the kernel and the argument; nothing is encoded then.
+// Fills `out`. Throws ArgumentError or DTypeError naming the kernel and the argument; nothing is encoded
+// then.
 void check_launch(const DeviceState& device, const PipelineState& pipeline, std::span<const KernelArg> args,
-                  const Grid& grid, std::span<const ThreadgroupMemory> threadgroup_memory, CheckedLaunch& out);
+                  const Grid& grid, std::span<const ThreadgroupMemory> threadgroup_memory,
+                  CheckedLaunch& out);
 
 }  // namespace metalane::core

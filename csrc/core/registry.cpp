@@ -27,7 +27,9 @@ const std::string& Pipeline::key() const { return state_of(*this).key; }
 std::uint32_t Pipeline::max_total_threads_per_threadgroup() const {
   return state_of(*this).compiled->max_total_threads_per_threadgroup;
 }
-std::uint32_t Pipeline::thread_execution_width() const { return state_of(*this).compiled->thread_execution_width; }
+std::uint32_t Pipeline::thread_execution_width() const {
+  return state_of(*this).compiled->thread_execution_width;
+}
 std::uint32_t Pipeline::static_threadgroup_memory() const {
   return state_of(*this).compiled->static_threadgroup_memory;
 }
@@ -42,7 +44,9 @@ Pipeline KernelRegistry::pipeline(const std::string& name, const std::vector<Con
                                   MathMode math) {
   return state_->pipeline(name, constants, math);
 }
-std::vector<KernelSignature> KernelRegistry::kernels(const std::string& name) { return state_->kernels(name); }
+std::vector<KernelSignature> KernelRegistry::kernels(const std::string& name) {
+  return state_->kernels(name);
+}
 std::vector<std::string> KernelRegistry::names() const { return state_->names(); }
 
 namespace core {
@@ -98,7 +102,8 @@ PipelineState::PipelineState(std::shared_ptr<const backend::Pipeline> compiled_,
 
 void RegistryState::check_process() const {
   if (fork_generation() != fork_generation_) {
-    throw DeviceError("KernelRegistry: its device was opened before this process was forked; open a new Device here");
+    throw DeviceError(
+        "KernelRegistry: its device was opened before this process was forked; open a new Device here");
   }
 }
 
@@ -134,9 +139,9 @@ std::vector<std::string> RegistryState::names() const {
   return names;
 }
 
-std::shared_ptr<const RegistryState::Source> RegistryState::read(const std::string& name, const std::string& text,
-                                                                 const std::map<std::string, std::string>& headers,
-                                                                 bool builtin) {
+std::shared_ptr<const RegistryState::Source> RegistryState::read(
+    const std::string& name, const std::string& text, const std::map<std::string, std::string>& headers,
+    bool builtin) {
   auto source = std::make_shared<Source>();
   auto source_text = std::make_shared<backend::SourceText>();
   source_text->name = name;
@@ -148,7 +153,8 @@ std::shared_ptr<const RegistryState::Source> RegistryState::read(const std::stri
     all += '\0' + header + '\0' + header_text;
   }
   source->hash = sha256_hex(all);
-  for (const KernelSignature& kernel : device_->inspect(*source_text)) source->kernel_names.push_back(kernel.name);
+  for (const KernelSignature& kernel : device_->inspect(*source_text))
+    source->kernel_names.push_back(kernel.name);
   source->text = std::move(source_text);
   return source;
 }
@@ -179,7 +185,8 @@ RegistryState::Target RegistryState::find_builtin(const std::string& name) {
     const std::string family = kernel.family;
     {
       std::shared_lock lock(mutex_);
-      if (auto found = builtin_sources_.find(family); found != builtin_sources_.end()) return {found->second, name};
+      if (auto found = builtin_sources_.find(family); found != builtin_sources_.end())
+        return {found->second, name};
     }
     for (const BuiltinSource& builtin : builtin_sources()) {
       if (family != builtin.family) continue;
@@ -193,20 +200,23 @@ RegistryState::Target RegistryState::find_builtin(const std::string& name) {
 
 RegistryState::Target RegistryState::find(const std::string& name) {
   auto has = [](const Source& source, const std::string& kernel) {
-    return std::find(source.kernel_names.begin(), source.kernel_names.end(), kernel) != source.kernel_names.end();
+    return std::find(source.kernel_names.begin(), source.kernel_names.end(), kernel) !=
+           source.kernel_names.end();
   };
   if (auto source = registered(name)) {
     if (has(*source, name)) return {source, name};
     if (source->kernel_names.size() == 1) return {source, source->kernel_names[0]};
-    throw KernelNotFoundError("the source registered as \"" + name + "\" has no kernel of that name; it has: " +
-                              join(source->kernel_names) + ". Name one as \"" + name + "::kernel\"");
+    throw KernelNotFoundError("the source registered as \"" + name +
+                              "\" has no kernel of that name; it has: " + join(source->kernel_names) +
+                              ". Name one as \"" + name + "::kernel\"");
   }
   if (const std::size_t split = name.find("::"); split != std::string::npos) {
     const std::string function = name.substr(split + 2);
     if (auto source = registered(name.substr(0, split))) {
       if (has(*source, function)) return {source, function};
-      throw KernelNotFoundError("the source registered as \"" + name.substr(0, split) + "\" has no kernel \"" +
-                                function + "\"; it has: " + join(source->kernel_names));
+      throw KernelNotFoundError("the source registered as \"" + name.substr(0, split) +
+                                "\" has no kernel \"" + function +
+                                "\"; it has: " + join(source->kernel_names));
     }
   }
   std::vector<std::string> libraries;
@@ -230,15 +240,18 @@ RegistryState::Target RegistryState::find(const std::string& name) {
                               ". Name one as \"" + holders[0] + "::" + name + "\"");
   }
   const auto builtins = builtin_kernels();
-  if (std::any_of(builtins.begin(), builtins.end(), [&](const auto& kernel) { return name == kernel.name; })) {
+  if (std::any_of(builtins.begin(), builtins.end(),
+                  [&](const auto& kernel) { return name == kernel.name; })) {
     return find_builtin(name);
   }
   throw KernelNotFoundError("no kernel named \"" + name + "\" is registered; there are: " + join(names()));
 }
 
-Pipeline RegistryState::build(const Target& target, const std::vector<ConstantValue>& constants, MathMode math) {
+Pipeline RegistryState::build(const Target& target, const std::vector<ConstantValue>& constants,
+                              MathMode math) {
   std::string key = "name=" + target.function + " source=" + target.source->hash +
-                    " math=" + (math == MathMode::safe ? "safe" : "fast") + " device=" + device_->capabilities().kind;
+                    " math=" + (math == MathMode::safe ? "safe" : "fast") +
+                    " device=" + device_->capabilities().kind;
   std::vector<std::string> constant_keys;
   for (const ConstantValue& constant : constants) constant_keys.push_back(constant_key(constant));
   std::sort(constant_keys.begin(), constant_keys.end());

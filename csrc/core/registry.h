@@ -1,6 +1,8 @@
 // Sources by name, and the pipelines built from them, found or built under a complete key.
 #pragma once
 
+#include <metalane/kernel.h>
+
 #include <array>
 #include <map>
 #include <memory>
@@ -10,8 +12,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
-
-#include <metalane/kernel.h>
 
 #include "core/backend.h"
 #include "core/fork.h"
@@ -31,8 +31,8 @@ struct PipelineState {
   std::uint32_t buffer_mask = 0;                     // bit i: [[buffer(i)]] must be bound
   std::uint32_t threadgroup_mask = 0;                // bit i: [[threadgroup(i)]] must be bound
 
-  PipelineState(std::shared_ptr<const backend::Pipeline> compiled, std::shared_ptr<const backend::Device> device,
-                std::string key);
+  PipelineState(std::shared_ptr<const backend::Pipeline> compiled,
+                std::shared_ptr<const backend::Device> device, std::string key);
 };
 
 // One device's registry. Thread-safe; one lock finds or places an entry, the entry's own lock builds it, so

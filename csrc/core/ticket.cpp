@@ -8,7 +8,8 @@ namespace metalane {
 
 void Ticket::wait(std::optional<double> seconds) const {
   if (!state_->wait_done(seconds)) {
-    throw TimeoutError("Ticket.wait: the submission did not finish within " + std::to_string(*seconds) + " s");
+    throw TimeoutError("Ticket.wait: the submission did not finish within " + std::to_string(*seconds) +
+                       " s");
   }
   if (std::exception_ptr error = state_->reported_error()) std::rethrow_exception(error);
 }

@@ -22,8 +22,8 @@ constexpr auto spin_time = std::chrono::microseconds(20);
 std::chrono::steady_clock::time_point deadline_after(double seconds) {
   // Past about 30 years, "for ever" on every clock's arithmetic.
   const double bounded = std::clamp(seconds, 0.0, 1e9);
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(bounded));
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                std::chrono::duration<double>(bounded));
 }
 
 }  // namespace
@@ -266,7 +266,8 @@ void Timeline::add_encoder(EncoderState* encoder) {
 
 void Timeline::remove_encoder(EncoderState* encoder) noexcept {
   std::lock_guard lock(mutex_);
-  open_encoders_.erase(std::remove(open_encoders_.begin(), open_encoders_.end(), encoder), open_encoders_.end());
+  open_encoders_.erase(std::remove(open_encoders_.begin(), open_encoders_.end(), encoder),
+                       open_encoders_.end());
 }
 
 }  // namespace metalane::core

@@ -2,6 +2,9 @@
 // errors that follow data, and host reads that wait.
 #pragma once
 
+#include <metalane/buffer.h>
+#include <metalane/kernel.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -13,9 +16,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <metalane/buffer.h>
-#include <metalane/kernel.h>
 
 #include "core/backend.h"
 
@@ -42,7 +42,7 @@ class TicketState {
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   // Null while unfinished or without error. Counts as telling the caller.
   std::exception_ptr reported_error() const noexcept;
-  const std::shared_ptr<Failure>& failure() const noexcept { return failure_; }  // valid once done
+  const std::shared_ptr<Failure>& failure() const noexcept { return failure_; }   // valid once done
   const backend::Completion& completion() const noexcept { return completion_; }  // valid once done
   void on_done(std::function<void()> callback);
   const std::shared_ptr<DeviceState>& device() const noexcept { return device_; }

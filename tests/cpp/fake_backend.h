@@ -38,7 +38,8 @@ class Submission final : public backend::Submission {
   void barrier() override { events_.push_back("barrier"); }
   void push_label(std::string_view label) override { events_.push_back("push " + std::string(label)); }
   void pop_label() override { events_.push_back("pop"); }
-  void commit(std::optional<double> time_limit, std::function<void(const backend::Completion&)> done) override;
+  void commit(std::optional<double> time_limit,
+              std::function<void(const backend::Completion&)> done) override;
 
  private:
   Device& device_;

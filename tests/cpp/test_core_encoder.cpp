@@ -1,4 +1,5 @@
-// The encoder: barriers from declared access on real addresses, capture, checks, labels, one thread at a time.
+// The encoder: barriers from declared access on real addresses, capture, checks, labels, one thread at a
+// time.
 #include <metalane/metalane.h>
 
 #include <random>
@@ -96,7 +97,8 @@ TEST_CASE(pending_ranges_replace_the_derived_ones_for_one_launch) {
   encoder.set_pending_buffer_ranges({}, {{a.address() + 32, a.address() + 64}});
   encoder.dispatch(in_place, {{0, a}}, one);  // by its own ranges it would conflict
   encoder.dispatch(in_place, {{0, a.view(0, {8})}}, one);
-  CHECK_EQ(joined(committed_events(opened, encoder)), "launch in_place, launch in_place, barrier, launch in_place");
+  CHECK_EQ(joined(committed_events(opened, encoder)),
+           "launch in_place, launch in_place, barrier, launch in_place");
   CommandEncoder failing = opened.device.command_encoder();
   failing.set_pending_buffer_ranges({}, {});
   CHECK_THROWS(failing.dispatch(in_place, {}, one), ArgumentError, "argument 0 (x) must be bound");
@@ -146,7 +148,8 @@ TEST_CASE(checks_name_the_argument_and_encode_nothing) {
   const std::uint32_t n = 3;
   CommandEncoder encoder = opened.device.command_encoder();
   CHECK_THROWS(encoder.dispatch(Pipeline(), {}, one), ArgumentError, "empty handle");
-  CHECK_THROWS(encoder.dispatch(other.pipeline("rw"), {{0, a}, {1, b}}, one), ArgumentError, "another device");
+  CHECK_THROWS(encoder.dispatch(other.pipeline("rw"), {{0, a}, {1, b}}, one), ArgumentError,
+               "another device");
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}}, one), ArgumentError, "argument 1 (y) must be bound");
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}, {2, a}}, one), ArgumentError, "0 (x), 1 (y)");
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}, {31, a}}, one), ArgumentError, "below 31");
@@ -154,21 +157,22 @@ TEST_CASE(checks_name_the_argument_and_encode_nothing) {
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b.as_readonly()}}, one), ArgumentError, "writable");
   CHECK_THROWS(encoder.dispatch(rw, {{0, bytes.view(1, {4})}, {1, b}}, one), ArgumentError, "aligned to 4");
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, n}}, one), ArgumentError, "may write it");
-  CHECK_THROWS(encoder.dispatch(rw, {{0, other.device.zeros({4}, DType::float32)}, {1, b}}, one), ArgumentError,
-               "another device");
+  CHECK_THROWS(encoder.dispatch(rw, {{0, other.device.zeros({4}, DType::float32)}, {1, b}}, one),
+               ArgumentError, "another device");
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, std::uint64_t{3}}}, one), ArgumentError, "4 bytes");
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, n}}, one), ArgumentError, "threadgroup memory 0");
   const ThreadgroupMemory too_much[] = {{0, 32769}}, wrong[] = {{1, 16}}, fine[] = {{0, 20}};
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, n}}, one, too_much), ArgumentError, "at most 32768");
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, n}}, one, wrong), ArgumentError, "declares");
   const std::uint64_t big = 1ull << 32;
-  for (const Grid& grid : {Grid::threads({big}, {1}), Grid::threadgroups({1u << 31}, {2}), Grid::threads({0}, {1}),
-                           Grid::threads({1, big, 1}, {1}), Grid::threadgroups({~0ull}, {~0ull})}) {
+  for (const Grid& grid :
+       {Grid::threads({big}, {1}), Grid::threadgroups({1u << 31}, {2}), Grid::threads({0}, {1}),
+        Grid::threads({1, big, 1}, {1}), Grid::threadgroups({~0ull}, {~0ull})}) {
     CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}}, grid), ArgumentError, "thread");
   }
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}}, Grid::threads({1}, {1025})), ArgumentError, "1024");
-  CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}}, Grid::threads({1}, {1ull << 33, 1ull << 33})), ArgumentError,
-               "1024");
+  CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}}, Grid::threads({1}, {1ull << 33, 1ull << 33})),
+               ArgumentError, "1024");
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}}, Grid::indirect(a, {1})), DTypeError, "uint32");
   Buffer two = opened.device.zeros({2}, DType::uint32);
   CHECK_THROWS(encoder.dispatch(rw, {{0, a}, {1, b}}, Grid::indirect(two, {1})), ArgumentError, "three u32");
@@ -229,7 +233,8 @@ TEST_CASE(hazard_tracker_agrees_with_a_byte_map_on_random_launches) {
       std::vector<core::TouchedRange> launch;
       bool expected = false;
       for (int i = 0; i < 3; ++i) {
-        const std::uint64_t begin = random() % space, end = begin + random() % std::min(space - begin + 1, 24ul);
+        const std::uint64_t begin = random() % space,
+                            end = begin + random() % std::min(space - begin + 1, 24ul);
         launch.push_back({{begin, end}, static_cast<Access>(1 + random() % 3)});
         for (std::uint64_t at = begin; at < end; ++at) {
           expected |= written[at] || (read[at] && writes(launch.back().access));

@@ -67,7 +67,9 @@ kernel void saxpy(device const float* x [[buffer(0)]], device float* y [[buffer(
 def test_ragged_grids_run_every_thread_once(device, n, group):
     rng = np.random.default_rng(n)
     x, y = rng.standard_normal(n, np.float32), rng.standard_normal(n, np.float32)
-    got = run(device, "saxpy", SAXPY, [x, Out((n,), np.float32, y), 1.5], threads=n, threads_per_threadgroup=group)
+    got = run(
+        device, "saxpy", SAXPY, [x, Out((n,), np.float32, y), 1.5], threads=n, threads_per_threadgroup=group
+    )
     exact = 1.5 * x.astype(np.float64) + y
     np.testing.assert_array_equal(got, exact.astype(np.float32))
 
@@ -98,8 +100,14 @@ kernel void row_sum(device const float* x, device float* sums, constant uint& co
 def test_two_level_reduction(device, threads, columns):
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((5, columns), np.float32)
-    got = run(device, "row_sum", REDUCE, [x, Out((5,), np.float32), columns], threadgroups=5,
-              threads_per_threadgroup=threads)
+    got = run(
+        device,
+        "row_sum",
+        REDUCE,
+        [x, Out((5,), np.float32), columns],
+        threadgroups=5,
+        threads_per_threadgroup=threads,
+    )
     wide = x.astype(np.float64)
     assert (np.abs(got - wide.sum(1)) <= 1e-6 * np.abs(wide).sum(1) + 1e-30).all()
 
@@ -126,8 +134,15 @@ kernel void scan(device uint* data, threadgroup uint* shared [[threadgroup(0)]],
 @pytest.mark.parametrize("n", [1, 33, 100, 512, 1024])
 def test_scan_in_bound_threadgroup_memory(device, n):
     values = np.random.default_rng(n).integers(0, 2**32, (3, n), np.uint32)
-    got = run(device, "scan", SCAN, [Out((3, n), np.uint32, values)], threadgroups=3, threads_per_threadgroup=n,
-              threadgroup_memory={0: 4 * n})
+    got = run(
+        device,
+        "scan",
+        SCAN,
+        [Out((3, n), np.uint32, values)],
+        threadgroups=3,
+        threads_per_threadgroup=n,
+        threadgroup_memory={0: 4 * n},
+    )
     np.testing.assert_array_equal(got, np.cumsum(values, axis=1, dtype=np.uint32))
 
 
@@ -150,8 +165,14 @@ kernel void histogram(device const uchar* bytes, device atomic_uint* counts, con
 def test_atomics_in_threadgroup_and_device_memory(device):
     data = np.random.default_rng(7).integers(0, 256, 100_001, np.uint8)
     groups = -(-data.size // 256)
-    got = run(device, "histogram", HISTOGRAM, [data, Out((256,), np.uint32, 0), data.size], threadgroups=groups,
-              threads_per_threadgroup=256)
+    got = run(
+        device,
+        "histogram",
+        HISTOGRAM,
+        [data, Out((256,), np.uint32, 0), data.size],
+        threadgroups=groups,
+        threads_per_threadgroup=256,
+    )
     np.testing.assert_array_equal(got, np.bincount(data, minlength=256))
 
 
@@ -180,8 +201,14 @@ def test_two_dimensional_tiles(device, shape):
 
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float16)
     rows, columns = shape
-    got = run(device, "transpose", TRANSPOSE, [x, Out((columns, rows), np.float16), Sizes(rows, columns)],
-              threadgroups=(-(-columns // 16), -(-rows // 16)), threads_per_threadgroup=(16, 16))
+    got = run(
+        device,
+        "transpose",
+        TRANSPOSE,
+        [x, Out((columns, rows), np.float16), Sizes(rows, columns)],
+        threadgroups=(-(-columns // 16), -(-rows // 16)),
+        threads_per_threadgroup=(16, 16),
+    )
     np.testing.assert_array_equal(got, x.T)
 
 
@@ -209,8 +236,14 @@ kernel void positions(device uint* out, uint3 grid [[thread_position_in_grid]],
 
 def test_positions_and_sizes_at_every_thread_of_a_ragged_grid(device):
     size, nominal = (7, 5, 3), (4, 2, 2)
-    got = run(device, "positions", POSITIONS, [Out((3, 5, 7, 8), np.uint32)], threads=size,
-              threads_per_threadgroup=nominal)
+    got = run(
+        device,
+        "positions",
+        POSITIONS,
+        [Out((3, 5, 7, 8), np.uint32)],
+        threads=size,
+        threads_per_threadgroup=nominal,
+    )
 
     def packed(v):
         return v[0] + 100 * v[1] + 10000 * v[2]
@@ -222,8 +255,16 @@ def test_positions_and_sizes_at_every_thread_of_a_ragged_grid(device):
         local = tuple(a % n for a, n in zip(at, nominal, strict=True))
         threads = tuple(min(n, s - g * n) for n, s, g in zip(nominal, size, group, strict=True))
         index = local[0] + threads[0] * (local[1] + threads[1] * local[2])
-        expected = [packed(group), packed(local), packed(threads), index, index % 32, packed(size), packed(groups),
-                    packed(nominal)]
+        expected = [
+            packed(group),
+            packed(local),
+            packed(threads),
+            index,
+            index % 32,
+            packed(size),
+            packed(groups),
+            packed(nominal),
+        ]
         assert got[z, y, x].tolist() == expected, at
 
 
@@ -251,8 +292,14 @@ kernel void collectives(device const int* x, device int* out, uint lane [[thread
 
 def test_collectives_act_on_active_lanes(device):
     x = np.random.default_rng(3).integers(-1000, 1000, 64).astype(np.int32)
-    got = run(device, "collectives", COLLECTIVES, [x, Out((64, 8), np.int32)], threads=64,
-              threads_per_threadgroup=64)
+    got = run(
+        device,
+        "collectives",
+        COLLECTIVES,
+        [x, Out((64, 8), np.int32)],
+        threads=64,
+        threads_per_threadgroup=64,
+    )
     for s in range(2):
         lanes = x[32 * s : 32 * s + 32]
         rows = got[32 * s : 32 * s + 32]
@@ -283,9 +330,14 @@ def test_half_and_bfloat_round_as_their_types_do(device):
     rng = np.random.default_rng(5)
     a = rng.standard_normal(500).astype(np.float16)
     b = (rng.standard_normal(500) * 1e3).astype(ml_dtypes.bfloat16)
-    h, bf, f = run(device, "halves", DTYPES,
-                   [a, b, Out((500,), np.float16), Out((500,), ml_dtypes.bfloat16), Out((500,), np.float32)],
-                   threads=500, threads_per_threadgroup=64)
+    h, bf, f = run(
+        device,
+        "halves",
+        DTYPES,
+        [a, b, Out((500,), np.float16), Out((500,), ml_dtypes.bfloat16), Out((500,), np.float32)],
+        threads=500,
+        threads_per_threadgroup=64,
+    )
     squared = (a.astype(np.float64) ** 2).astype(np.float16)
     np.testing.assert_array_equal(h, (squared.astype(np.float64) + 1).astype(np.float16))
     np.testing.assert_array_equal(bf, (b.astype(np.float32) * np.float32(3)).astype(ml_dtypes.bfloat16))
@@ -312,8 +364,15 @@ def test_function_constants_and_registered_headers(device):
     x = np.arange(10, dtype=np.float32)
 
     def result(constants):
-        return run(device, "constants", CONSTANTS, [Out((10,), np.float32, x)], threads=10,
-                   threads_per_threadgroup=32, constants=constants)
+        return run(
+            device,
+            "constants",
+            CONSTANTS,
+            [Out((10,), np.float32, x)],
+            threads=10,
+            threads_per_threadgroup=32,
+            constants=constants,
+        )
 
     np.testing.assert_array_equal(result({"negate": True, "offset": 3, "factor": 2.0}), -(2 * x + 3))
     np.testing.assert_array_equal(result({0: False, 1: -3}), 4 * x - 3)
@@ -326,8 +385,9 @@ def test_indirect_grids_read_their_counts_when_the_launch_starts(device):
         "choose",
         "kernel void choose(device uint* counts, constant uint& n) { counts[0] = n; counts[1] = 1; counts[2] = 1; }",
     )
-    device.registry.register_source("mark", "kernel void mark(device uint* out, uint i [[thread_position_in_grid]]) {"
-                                            " out[i] = i + 1; }")
+    device.registry.register_source(
+        "mark", "kernel void mark(device uint* out, uint i [[thread_position_in_grid]]) { out[i] = i + 1; }"
+    )
     for n in (0, 1, 5):
         counts, out = device.zeros((3,), metalane.uint32), device.zeros((64,), metalane.uint32)
         encoder = device.command_encoder()
@@ -349,8 +409,14 @@ def test_copy_and_fill(device):
         got = whole.numpy()
         np.testing.assert_array_equal(got[32:-32], source.numpy())
         assert (got[:32] == 9).all() and (got[-32:] == 9).all()
-    for dtype, value in ((np.float32, -1.5), (np.float16, 3.0), (ml_dtypes.bfloat16, 2.0), (np.int8, -3),
-                         (np.uint64, 2**64 - 1), (np.int64, -(2**62))):
+    for dtype, value in (
+        (np.float32, -1.5),
+        (np.float16, 3.0),
+        (ml_dtypes.bfloat16, 2.0),
+        (np.int8, -3),
+        (np.uint64, 2**64 - 1),
+        (np.int64, -(2**62)),
+    ):
         whole = device.from_numpy(np.zeros(103, dtype))
         encoder = device.command_encoder()
         encoder.fill(whole.view(np.dtype(dtype).itemsize, (101,)), value)
@@ -394,32 +460,66 @@ class TestFaults:
         with pytest.raises(metalane.CommandBufferError):
             out.numpy()
         assert ticket.status == "failed" and ticket.error is not None
-        again = run(device, "saxpy", SAXPY, [np.ones(4, np.float32), Out((4,), np.float32, 1.0), 2.0], threads=4,
-                    threads_per_threadgroup=4)
+        again = run(
+            device,
+            "saxpy",
+            SAXPY,
+            [np.ones(4, np.float32), Out((4,), np.float32, 1.0), 2.0],
+            threads=4,
+            threads_per_threadgroup=4,
+        )
         np.testing.assert_array_equal(again, np.full(4, 3.0))
 
     def test_wild_store(self, device):
-        self.fail(device, "wild", "if (i == 37) *(device uint*)(ulong(0x123450)) = 1; out[i] = i;",
-                  r"(?s)thread 37.*0x123450", "fault")
+        self.fail(
+            device,
+            "wild",
+            "if (i == 37) *(device uint*)(ulong(0x123450)) = 1; out[i] = i;",
+            r"(?s)thread 37.*0x123450",
+            "fault",
+        )
 
     def test_null_read(self, device):
         self.fail(device, "null_read", "device uint* p = nullptr; out[i] = p[i * 0];", "0x0", "fault")
 
     def test_stack_overflow(self, device):
-        self.fail(device, "overflow", "volatile uint big[1 << 20]; for (uint k = 0; k < (1 << 20); k += 64) "
-                  "big[k] = i; out[i] = big[64 * (i % 8)];", "stack", "stack-overflow")
+        self.fail(
+            device,
+            "overflow",
+            "volatile uint big[1 << 20]; for (uint k = 0; k < (1 << 20); k += 64) "
+            "big[k] = i; out[i] = big[64 * (i % 8)];",
+            "stack",
+            "stack-overflow",
+        )
 
     def test_endless_loop_meets_its_time_limit(self, device):
-        self.fail(device, "endless", "volatile uint k = 0; while (k < 0xffffffffu || i < 64) k = 1; out[i] = k;",
-                  "time limit", "timeout", timeout=0.2)
+        self.fail(
+            device,
+            "endless",
+            "volatile uint k = 0; while (k < 0xffffffffu || i < 64) k = 1; out[i] = k;",
+            "time limit",
+            "timeout",
+            timeout=0.2,
+        )
 
     def test_barrier_that_some_threads_skip(self, device):
-        self.fail(device, "skipped", "if (i < 40) threadgroup_barrier(mem_flags::mem_threadgroup);\nout[i] = i;",
-                  r"(?s)40 threads.*skipped.*24 threads.*finished", "barrier")
+        self.fail(
+            device,
+            "skipped",
+            "if (i < 40) threadgroup_barrier(mem_flags::mem_threadgroup);\nout[i] = i;",
+            r"(?s)40 threads.*skipped.*24 threads.*finished",
+            "barrier",
+        )
 
     def test_two_different_barriers(self, device):
-        self.fail(device, "split", "if (i % 2 == 0) {\nthreadgroup_barrier(mem_flags::mem_threadgroup);\n} else {\n"
-                  "threadgroup_barrier(mem_flags::mem_device);\n}\nout[i] = i;", r"(?s):5.*:7", "barrier")
+        self.fail(
+            device,
+            "split",
+            "if (i % 2 == 0) {\nthreadgroup_barrier(mem_flags::mem_threadgroup);\n} else {\n"
+            "threadgroup_barrier(mem_flags::mem_device);\n}\nout[i] = i;",
+            r"(?s):5.*:7",
+            "barrier",
+        )
 
     def test_integer_division_by_zero_gives_some_value(self, device):
         source = """
@@ -428,15 +528,18 @@ kernel void divide(device int* x, uint i [[thread_position_in_grid]]) {
 }"""
         values = np.concatenate([np.arange(64), np.arange(64) % 3]).astype(np.int32)
         values[5], values[64 + 5] = -(2**31), -1
-        got = run(device, "divide", source, [Out((128,), np.int32, values)], threads=64, threads_per_threadgroup=64)
+        got = run(
+            device, "divide", source, [Out((128,), np.int32, values)], threads=64, threads_per_threadgroup=64
+        )
         divisor = values[64:]
         good = (divisor != 0) & (np.arange(64) != 5)
         expected = values[:64][good] // divisor[good] + values[:64][good] % divisor[good]
         np.testing.assert_array_equal(got[:64][good], expected)
 
     def test_unaffected_submissions_behind_a_failure_run(self, device):
-        device.registry.register_source("wild2", "kernel void wild2(device uint* out) { *(device uint*)8 = 1; "
-                                                 "out[0] = 1; }")
+        device.registry.register_source(
+            "wild2", "kernel void wild2(device uint* out) { *(device uint*)8 = 1; out[0] = 1; }"
+        )
         device.registry.register_source("saxpy", SAXPY)
         bad, x, y, z = (device.zeros((4,), d) for d in (metalane.uint32, *(metalane.float32,) * 3))
         tickets = []
@@ -453,24 +556,39 @@ kernel void divide(device int* x, uint i [[thread_position_in_grid]]) {
 
 class TestCompileErrors:
     def test_the_users_file_line_and_the_compilers_words(self, device):
-        source = "#include <metal_stdlib>\nusing namespace metal;\nkernel void broken(device float* x) {\n  x[0] = undeclared_thing;\n}\n"
+        source = (
+            "#include <metal_stdlib>\nusing namespace metal;\n"
+            "kernel void broken(device float* x) {\n  x[0] = undeclared_thing;\n}\n"
+        )
         device.registry.register_source("broken", source)
         with pytest.raises(metalane.CompileError, match=r"(?s)broken.*4.*undeclared_thing"):
             device.registry.pipeline("broken")
 
     @pytest.mark.parametrize(
         "source",
-        ["kernel void k(device float* x) { x[0] = 1;", "\x00\xff\xfe garbage", "kernel void k(", "}" * 1000,
-         "#include \"missing.h\"\nkernel void k(device float* x) {}", "#if 1\nkernel void k(device float* x) {}",
-         "(" * 100_000],
+        [
+            "kernel void k(device float* x) { x[0] = 1;",
+            "\x00\xff\xfe garbage",
+            "kernel void k(",
+            "}" * 1000,
+            '#include "missing.h"\nkernel void k(device float* x) {}',
+            "#if 1\nkernel void k(device float* x) {}",
+            "(" * 100_000,
+        ],
         ids=["unclosed", "garbage", "cut", "closers", "include", "if", "deep"],
     )
     def test_bad_sources_are_errors(self, device, source):
         device.registry.register_source("k", source)
         with pytest.raises((metalane.CompileError, metalane.KernelNotFoundError)):
             device.registry.pipeline("k")
-        run(device, "saxpy", SAXPY, [np.ones(4, np.float32), Out((4,), np.float32, 1.0), 2.0], threads=4,
-            threads_per_threadgroup=4)
+        run(
+            device,
+            "saxpy",
+            SAXPY,
+            [np.ones(4, np.float32), Out((4,), np.float32, 1.0), 2.0],
+            threads=4,
+            threads_per_threadgroup=4,
+        )
 
     def test_two_sources_with_one_function_name_never_meet(self, device):
         for name, value in (("first", 1), ("second", 2)):

@@ -1,6 +1,9 @@
 // Buffers and views of device-visible host memory.
 #pragma once
 
+#include <metalane/dtype.h>
+#include <metalane/export.h>
+
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -8,9 +11,6 @@
 #include <optional>
 #include <span>
 #include <string>
-
-#include <metalane/dtype.h>
-#include <metalane/export.h>
 
 namespace metalane {
 
@@ -73,12 +73,14 @@ class METALANE_API Buffer {
 
   // The address of the first byte; throws ArgumentError when released. No waiting, no ordering.
   std::uint64_t address() const;
-  AddressRange range() const { auto a = address(); return {a, a + nbytes_}; }
+  AddressRange range() const {
+    auto a = address();
+    return {a, a + nbytes_};
+  }
 
   // A view of `shape` elements that starts `byte_offset` bytes into this buffer. Throws ArgumentError
   // where the view would leave this buffer or the offset is not a multiple of the element's size.
-  Buffer view(std::uint64_t byte_offset, const Shape& shape,
-              std::optional<DType> dtype = std::nullopt) const;
+  Buffer view(std::uint64_t byte_offset, const Shape& shape, std::optional<DType> dtype = std::nullopt) const;
   // The same range, not writable.
   Buffer as_readonly() const;
   // Frees an allocation at once (or, where host views or launches in flight hold it, with the last of

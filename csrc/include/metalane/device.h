@@ -1,15 +1,15 @@
 // Devices: where memory comes from and launches run.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include <metalane/buffer.h>
 #include <metalane/encoder.h>
 #include <metalane/export.h>
 #include <metalane/kernel.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace metalane {
 

@@ -1,11 +1,11 @@
 // Element types of buffers.
 #pragma once
 
+#include <metalane/export.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-
-#include <metalane/export.h>
 
 namespace metalane {
 

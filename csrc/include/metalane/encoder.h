@@ -1,6 +1,13 @@
 // Recording launches into a submission, with barriers from declared access, and capture into a graph.
 #pragma once
 
+#include <metalane/buffer.h>
+#include <metalane/export.h>
+#include <metalane/graph.h>
+#include <metalane/kernel.h>
+#include <metalane/launch.h>
+#include <metalane/ticket.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,13 +15,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <metalane/buffer.h>
-#include <metalane/export.h>
-#include <metalane/graph.h>
-#include <metalane/kernel.h>
-#include <metalane/launch.h>
-#include <metalane/ticket.h>
 
 namespace metalane {
 
@@ -25,8 +25,8 @@ class EncoderState;
 }
 
 struct EncoderOptions {
-  bool concurrent = true;      // false: one launch after another, no barriers needed
-  bool auto_barriers = true;   // false: only explicit memory_barrier() orders launches
+  bool concurrent = true;     // false: one launch after another, no barriers needed
+  bool auto_barriers = true;  // false: only explicit memory_barrier() orders launches
 };
 
 struct EncoderCounters {
@@ -49,8 +49,7 @@ class METALANE_API CommandEncoder {
                 std::span<const ThreadgroupMemory> threadgroup_memory = {});
   void dispatch(const Pipeline& pipeline, std::initializer_list<KernelArg> args, const Grid& grid,
                 std::span<const ThreadgroupMemory> threadgroup_memory = {}) {
-    dispatch(pipeline, std::span<const KernelArg>(args.begin(), args.size()), grid,
-             threadgroup_memory);
+    dispatch(pipeline, std::span<const KernelArg>(args.begin(), args.size()), grid, threadgroup_memory);
   }
   // Launches of built-in kernels. copy: equal byte counts, ranges that don't overlap. fill: `value` is one
   // element of the buffer's dtype, given as its bytes.

@@ -1,10 +1,10 @@
 // Every error that metalane raises. All derive from metalane::Error and carry a finished sentence in what().
 #pragma once
 
+#include <metalane/export.h>
+
 #include <stdexcept>
 #include <string>
-
-#include <metalane/export.h>
 
 namespace metalane {
 
@@ -52,8 +52,7 @@ class METALANE_API KernelNotFoundError : public Error {
 // A source that does not compile; what() holds kernel, file, line and the compiler's text.
 class METALANE_API CompileError : public Error {
  public:
-  CompileError(std::string kernel, const std::string& message)
-      : Error(message), kernel_(std::move(kernel)) {}
+  CompileError(std::string kernel, const std::string& message) : Error(message), kernel_(std::move(kernel)) {}
   const std::string& kernel() const noexcept { return kernel_; }
 
  private:
@@ -69,12 +68,8 @@ class METALANE_API DeviceError : public Error {
 // Work that failed on the device.
 class METALANE_API CommandBufferError : public Error {
  public:
-  CommandBufferError(std::string code, std::string label, bool is_transient,
-                     const std::string& message)
-      : Error(message),
-        code_(std::move(code)),
-        label_(std::move(label)),
-        is_transient_(is_transient) {}
+  CommandBufferError(std::string code, std::string label, bool is_transient, const std::string& message)
+      : Error(message), code_(std::move(code)), label_(std::move(label)), is_transient_(is_transient) {}
   // What happened, in one word: "fault", "stack-overflow", "timeout", "barrier", "cancelled", or the
   // device's own code.
   const std::string& code() const noexcept { return code_; }

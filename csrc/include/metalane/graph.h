@@ -1,15 +1,15 @@
 // A captured sequence of launches.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include <metalane/buffer.h>
 #include <metalane/export.h>
 #include <metalane/kernel.h>
 #include <metalane/launch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace metalane {
 
@@ -41,8 +41,7 @@ struct GraphNode {
 // Immutable; keeps its buffers alive. Cheap to copy, thread-safe.
 class METALANE_API ComputeGraph {
  public:
-  explicit ComputeGraph(std::shared_ptr<const std::vector<GraphNode>> nodes)
-      : nodes_(std::move(nodes)) {}
+  explicit ComputeGraph(std::shared_ptr<const std::vector<GraphNode>> nodes) : nodes_(std::move(nodes)) {}
   const std::vector<GraphNode>& nodes() const noexcept { return *nodes_; }
   std::size_t size() const noexcept { return nodes_->size(); }
   // Encodes every node, as the eager calls would have been; throws before the first launch where a buffer

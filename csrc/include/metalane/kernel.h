@@ -1,14 +1,14 @@
 // What a kernel takes (read from its source), and the pipelines built from it.
 #pragma once
 
+#include <metalane/dtype.h>
+#include <metalane/export.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <variant>
 #include <vector>
-
-#include <metalane/dtype.h>
-#include <metalane/export.h>
 
 namespace metalane {
 

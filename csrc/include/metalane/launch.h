@@ -1,10 +1,10 @@
 // One launch of a kernel, as the caller describes it.
 #pragma once
 
+#include <metalane/buffer.h>
+
 #include <cstdint>
 #include <type_traits>
-
-#include <metalane/buffer.h>
 
 namespace metalane {
 
@@ -46,8 +46,7 @@ struct KernelArg {
       : index(index), bytes(bytes), nbytes(nbytes) {}
   template <typename T, typename = std::enable_if_t<std::is_trivially_copyable_v<T> &&
                                                     !std::is_same_v<T, Buffer> && !std::is_pointer_v<T>>>
-  KernelArg(std::uint32_t index, const T& params)
-      : index(index), bytes(&params), nbytes(sizeof(T)) {}
+  KernelArg(std::uint32_t index, const T& params) : index(index), bytes(&params), nbytes(sizeof(T)) {}
 };
 
 // Bytes for [[threadgroup(index)]].

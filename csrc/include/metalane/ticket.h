@@ -1,12 +1,12 @@
 // The receipt of a committed submission.
 #pragma once
 
+#include <metalane/export.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-
-#include <metalane/export.h>
 
 namespace metalane {
 
