@@ -1,6 +1,6 @@
 """Costs of the runtime itself, from Python: calls on the null device, parameter objects, an empty launch on the CPU.
 
-Each figure is the best of many rounds (the machine's noise only adds); the rounds of all figures take turns. The
+Each figure is the best of many short rounds (the machine's noise only adds); the rounds of all figures take turns. The
 cost of calling an empty Python function is measured in the same turns and shown, not subtracted.
 """
 
@@ -73,17 +73,17 @@ def figures() -> list[Figure]:
         return lambda encoder: encoder.dispatch(kernel, eight, threadgroups=2, threads_per_threadgroup=32)
 
     return [
-        Figure("empty Python function", None, 10_000, plain(lambda: None)),
-        Figure("dispatch, 8 buffers, pipeline", 0.6, 5_000, recorded(dispatch(pipeline))),
-        Figure("dispatch, 8 buffers, by name", None, 5_000, recorded(dispatch("eight"))),
-        Figure("dispatch_dflash2_selector", 1.5, 2_000,
+        Figure("empty Python function", None, 200, plain(lambda: None)),
+        Figure("dispatch, 8 buffers, pipeline", 0.6, 200, recorded(dispatch(pipeline))),
+        Figure("dispatch, 8 buffers, by name", None, 200, recorded(dispatch("eight"))),
+        Figure("dispatch_dflash2_selector", 1.5, 200,
                recorded(lambda encoder: metalane.dispatch_dflash2_selector(encoder, buffers, params))),
-        Figure("dispatch_dflash2_verify_rows", 1.5, 2_000,
+        Figure("dispatch_dflash2_verify_rows", 1.5, 200,
                recorded(lambda encoder: metalane.dispatch_dflash2_verify_rows(
                    encoder, buffers.confidence, verify_rows, verify))),
-        Figure("DFlash2SelectorParams(...)", 0.5, 10_000,
+        Figure("DFlash2SelectorParams(...)", 0.5, 200,
                plain(lambda: metalane.DFlash2SelectorParams(anchor=anchor, temperature=temperature, **fields))),
-        Figure("CPU device: empty kernel, commit and wait", 15.0, 500, plain(commit_empty)),
+        Figure("CPU device: empty kernel, commit and wait", 15.0, 100, plain(commit_empty)),
     ]  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def measure(rounds: int) -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=200)
     rows = measure(parser.parse_args().rounds)
     print(f"{'call':44} {'best':>9} {'median':>9} {'target':>9}   (us)")
     for row in rows:

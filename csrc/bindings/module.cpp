@@ -4,7 +4,7 @@
 NB_MODULE(_core, module) {
   using namespace metalane::python;
   module.doc() = "Native part of metalane: devices, buffers, kernels, encoders, graphs and operators.";
-  module.attr("__version__") = METALANE_VERSION;
+  module.attr("VERSION") = METALANE_VERSION;
   // Objects that live until the process ends are freed with it.
   nanobind::set_leak_warnings(false);
   bind_errors(module);

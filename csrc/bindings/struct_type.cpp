@@ -446,7 +446,7 @@ StructSpec* make_spec(const std::string& name, nb::list rows) {
 PyTypeObject* make_type(nb::module_& module, PyType_Spec& spec, const char* name) {
   PyObject* const type = PyType_FromSpec(&spec);
   if (type == nullptr) throw nb::python_error();
-  nb::setattr(type, "__module__", nb::str("metalane._core"));
+  nb::setattr(type, "__module__", module.attr("__name__"));
   module.attr(name) = nb::handle(type);
   return reinterpret_cast<PyTypeObject*>(type);  // kept for the life of the process
 }
@@ -499,6 +499,7 @@ void bind_struct(nb::module_& module) {
         return "<StructSpec " + spec.name + ", " + std::to_string(spec.layout->size) + " bytes>";
       });
   module.def("_struct_spec", &make_spec, nb::rv_policy::take_ownership, "name"_a, "fields"_a,
+             nb::sig("def _struct_spec(name: str, fields: list[tuple[typing.Any, ...]]) -> StructSpec"),
              "The packed layout of these fields; refuses hidden padding. For metal_struct.");
 }
 

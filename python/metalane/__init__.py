@@ -20,7 +20,6 @@ from ._core import (
     Pipeline,
     StructLayout,
     Ticket,
-    __version__,
     devices,
     from_dlpack,
 )
@@ -49,6 +48,8 @@ from .ops.dflash2_selector import (
     dispatch_dflash2_verify_rows,
 )
 from .params import array, bf16, f16, f32, i8, i16, i32, i64, metal_struct, u8, u16, u32, u64, vec
+
+__version__ = _core.VERSION
 
 float32 = _np.dtype("float32")
 float16 = _np.dtype("float16")

@@ -222,4 +222,4 @@ def metal_struct(cls: type[T]) -> type[T]:
     made = type(cls.__name__, (Struct,), namespace)
     for cell in _class_cells(namespace):
         cell.cell_contents = made
-    return made  # type: ignore[return-value]
+    return made

@@ -147,4 +147,4 @@ def test_a_cpp_program_uses_the_installed_package(tmp_path: Path) -> None:
     assert "FAILED" not in said
     linked = command("ldd", tmp_path / "consumer")
     assert "libmetalane" in linked
-    assert "python" not in linked
+    assert "libpython" not in linked
