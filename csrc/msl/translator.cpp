@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "msl/expression.h"
 #include "msl/types.h"
 
 namespace metalane::msl {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::uint32_t max_blank_lines = 8;
 constexpr std::size_t max_indent = 200;
+constexpr int max_postfix_parts = 100;  // "a.b[i]->c": keeps endless chains linear
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -292,6 +294,7 @@ Index Translator::emit_token(Index i) {
     case TokenKind::punctuator:
       if (unit_.attribute_at(i)) return unit_.match(i) + 1;
       if (token.is(".") || token.is("->")) return emit_member_access(i);
+      if (token.is("/") || token.is("%") || token.is("/=") || token.is("%=")) return emit_division(i);
       if (in_body_ && token.is("=") && is(i + 1, "{") && is(i + 2, "[")) return emit_array_designators(i);
       break;
     default:
@@ -345,6 +348,23 @@ Index Translator::emit_constant_qualifier(Index i) {
   return i + 1;
 }
 
+// Integer division by zero gives some value in MSL: "a / b" goes through operators of metal_stdlib. Left
+// alone where an operand beside the operator is a number that makes this a real division, or one by no zero.
+Index Translator::emit_division(Index i) {
+  const Token& sign = unit_.at(i);
+  put(sign, sign.text);
+  const bool assigns = sign.text.back() == '=';
+  const auto is_real = [&](Index k) {
+    return unit_.at(k).kind == TokenKind::number && !literal_value(unit_.at(k));
+  };
+  if (i == 0 || is(i - 1, "operator") || is_real(i - 1) || i + 1 >= unit_.tokens().size()) return i + 1;
+  const bool alone = !assigns || is(i + 2, ";") || is(i + 2, ")") || is(i + 2, ",");
+  const auto divisor = literal_value(unit_.at(i + 1));
+  if (alone && (divisor.value_or(0) != 0 || is_real(i + 1))) return i + 1;
+  raw(assigns ? " ::metal::detail::by =" : " ::metal::detail::by *");
+  return i + 1;
+}
+
 // Swizzles of several components are calls; single components are plain members.
 Index Translator::emit_member_access(Index i) {
   const Token& dot = unit_.at(i);
@@ -358,10 +378,52 @@ Index Translator::emit_member_access(Index i) {
   const bool designator = i > 0 && (is(i - 1, "{") || is(i - 1, ",")) && is(i + 2, "=") && dot.is(".");
   if (designator) {
     put(member, "metalane_field_" + std::string(member.text));
-  } else {
-    put(member, std::string(member.text) + "()");
+    return i + 2;
   }
-  return i + 2;
+  if (swizzle_fields_.count(member.text)) {  // a record's accessor, or a vector's: not known which
+    put(member, std::string(member.text) + "()");
+    return i + 2;
+  }
+  // "v.zyx.xy" is "v.zy": the first swizzle is no object that the second could write to.
+  std::string components(member.text);
+  Index end = i + 2;
+  while (is(end, ".") && end + 1 < unit_.tokens().size() && !is(end + 2, "(")) {
+    const std::string_view next = unit_.at(end + 1).text;
+    std::string chosen;
+    for (const char c : next) {
+      const std::size_t at = std::string_view(next.find_first_of("xyzw") == 0 ? "xyzw" : "rgba").find(c);
+      if (at < components.size()) chosen += components[at];
+    }
+    const bool chains = (is_swizzle(next) || next.size() == 1) && !swizzle_fields_.count(next);
+    if (!chains || chosen.size() != next.size()) break;
+    components = chosen;
+    end += 2;
+  }
+  put(member, components);
+  if (components.size() > 1) raw(is_target(i, end) ? "()" : "().value()");
+  return end;
+}
+
+// Whether the swizzle behind the dot at `dot` is written to: an assignment follows, or ++ or -- on either
+// side.
+bool Translator::is_target(Index dot, Index end) const {
+  while (is(end, ")")) ++end;
+  static const std::unordered_set<std::string_view> writes = {
+      "=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"};
+  if (end < unit_.tokens().size() && writes.count(unit_.at(end).text)) return true;
+  Index first = dot;  // of the postfix expression before the dot
+  for (int part = 0; first > 0 && part < max_postfix_parts; ++part) {
+    const Token& token = unit_.at(first - 1);
+    const bool bracket = token.is(")") || token.is("]");
+    if (bracket) {
+      first = unit_.match(first - 1);
+    } else if (token.is_identifier() || token.is(".") || token.is("->") || token.is("::")) {
+      --first;
+    } else {
+      break;
+    }
+  }
+  return first > 0 && (is(first - 1, "++") || is(first - 1, "--"));
 }
 
 // A call of a barrier or collective gets the number of its place as a first argument.

@@ -56,11 +56,13 @@ class Translator {
   Index emit_token(Index i);
   Index emit_identifier(Index i);
   Index emit_constant_qualifier(Index i);
+  Index emit_division(Index i);
   Index emit_member_access(Index i);
   Index emit_rendezvous(Index i);
   Index emit_constant_query(Index i);
   Index emit_threadgroup_variables(Index i);
   Index emit_array_designators(Index i);
+  bool is_target(Index dot, Index end) const;
   // The first token behind a declaration of threadgroup variables at `i`; no_index where there is none.
   Index threadgroup_declaration_end(Index i) const;
   void check_supported(Index i) const;

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -42,10 +43,10 @@ class Workshop {
     const std::string stem = (folder_ / ("module_" + std::to_string(count_++))).string();
     std::ofstream(stem + ".cpp") << text;
     const char* given = std::getenv("CXX");
-    const std::string command = std::string(given && *given ? given : "c++") +
-                                " -std=gnu++17 -O1 -shared -fPIC -ffp-contract=off -fno-exceptions " + flags +
-                                " -I" + (folder_ / "include").string() + " " + stem + ".cpp -o " + stem +
-                                ".so 2> " + stem + ".txt";
+    const std::string command =
+        std::string(given && *given ? given : "c++") +
+        " -std=gnu++17 -O2 -fsigned-char -fwrapv -shared -fPIC -ffp-contract=off -fno-exceptions " + flags +
+        " -I" + (folder_ / "include").string() + " " + stem + ".cpp -o " + stem + ".so 2> " + stem + ".txt";
     const bool ok = std::system(command.c_str()) == 0;
     std::ifstream words(stem + ".txt");
     output.assign(std::istreambuf_iterator<char>(words), {});
@@ -379,6 +380,140 @@ TEST_CASE(compiler_errors_point_into_the_users_text) {
   CHECK_EQ(workshop().compile(program->adapt("k", {}), output), "");
   CHECK(output.find("user.metal:7:18: error: ") != std::string::npos);
   CHECK(output.find("user.metal:8:") != std::string::npos);
+}
+
+// GCC 12 at -O2 makes the second of these a trap, and may take the first as proof that the divisor is not 0.
+TEST_CASE(integer_division_by_zero_gives_a_value) {
+  const auto program = read(R"(
+    enum Kind { none, some };
+    struct Ratio { int top; Ratio operator/(int by) const { return {top * 100 + by}; } };
+    constant int never = 1 / 0;
+    template <int N> int blocks(int x) { return (x + N - 1) / N; }
+    kernel void k(device int* out [[buffer(0)]], device const int* in [[buffer(1)]],
+                  device const bool* flag [[buffer(2)]]) {
+      uint d = in[1];
+      uint q = uint(in[0]) / d;
+      if (d == 0) q = 7;
+      out[0] = q;
+      int e = flag[0] ? in[0] : 0;
+      out[1] = in[0] % e + 1;
+      int low = in[2], minus = in[3];
+      out[2] = low / minus;
+      out[3] = low % minus;
+      out[4] = in[0] / 2 / in[4] * 5 % in[0] - -in[0] / in[4];
+      int f = 1000;
+      f /= in[4] + 1;
+      f %= in[0] - in[4];
+      out[5] = f;
+      uchar small = 200;
+      small /= flag[0] ? 1 : in[4];
+      out[6] = small;
+      out[7] = never + 5 % 0 + int(some) / int(none);
+      out[8] = blocks<4>(10) + (Ratio{3} / in[4]).top + (f ? 1 : 4 / f);
+      out[9] = int(1.0f / in[4] * 8) + int(7 / 2.0f) + int(float(in[0]) / in[4]);
+      int4 v = int4(9, 8, 7, 6);
+      v.xy /= in[4];
+      v.z %= in[4];
+      v /= int4(1, 1, 1, 0);
+      out[10] = v.x * 1000 + v.y * 100 + v.z * 10 + v.w;
+      bfloat b = 3.0bf;
+      b /= 2;
+      half h = 9.0h / half(in[4]);
+      out[11] = int(b * 10) + int(h * 10);
+    }
+  )");
+  const Module module(*program, "k");
+  if (!module) return;
+  std::vector<int> out(12);
+  std::vector<int> in = {10, 0, std::numeric_limits<int>::min(), -1, 3};
+  bool flag = false;
+  module.run({out.data(), in.data(), &flag}, {1, 1, 1}, {1, 1, 1});
+  CHECK_EQ(out[0], 7);
+  CHECK_EQ(out[1], 11);
+  CHECK_EQ(out[2], std::numeric_limits<int>::min());
+  CHECK_EQ(out[3], 0);
+  CHECK_EQ(out[4], 10 / 2 / 3 * 5 % 10 + 10 / 3);
+  CHECK_EQ(out[5], 1000 / 4 % 7);
+  CHECK_EQ(out[6], 200 / 3);
+  CHECK_EQ(out[7], 5);
+  CHECK_EQ(out[8], 3 + 303 + 1);
+  CHECK_EQ(out[9], 2 + 3 + 3);
+  CHECK_EQ(out[10], 3000 + 200 + 10 + 0);
+  CHECK_EQ(out[11], 15 + 30);
+}
+
+TEST_CASE(swizzles_are_values_where_nothing_is_assigned) {
+  const auto program = read(R"(
+    struct Pixel { float3 rgb; };
+    template <typename T> T twice(T a, T b) { return a + b; }
+    template <typename T> struct Size { static constexpr constant int value = sizeof(T); };
+    float total(float2 v) { return v.x + v.y; }
+    kernel void k(device float* out [[buffer(0)]]) {
+      float4 v = float4(1, 2, 3, 4);
+      out[0] = total(twice(v.xy, float2(10, 20)));
+      auto copy = v.wz;
+      copy.x = 100;
+      out[1] = Size<decltype(copy)>::value + v.w;
+      v.xyz.zy = float2(30, 20);
+      v.xyz.x *= 5;
+      (v.zw) += 1;
+      ++v.xy;
+      v.wx++;
+      out[2] = v.x + v.y * 100 + v.z * 10000 + v.w * 1000000;
+      Pixel p = {float3(1, 2, 3)};
+      p.rgb.xy = p.rgb.yx;
+      p.rgb.z = 9;
+      out[3] = p.rgb.x * 100 + p.rgb.y * 10 + p.rgb.z;
+      packed_float3 packed = packed_float3(1, 2, 3);
+      packed.xz = packed.zx + v.xy.yx;
+      out[4] = total(packed.xz) + total(metal::max(packed.xy, v.xy));
+      thread float4* at = &v;
+      at->zw = v.xy;
+      out[5] = at[0].z - (*at).w;
+    }
+  )");
+  const Module module(*program, "k");
+  if (!module) return;
+  std::vector<float> out(6);
+  module.run({out.data()}, {1, 1, 1}, {1, 1, 1});
+  CHECK_EQ(out[0], 33.0f);
+  CHECK_EQ(out[1], 12.0f);
+  // x: 1 * 5, then two increments; y: 20 + 1; z: 30 + 1; w: 4 + 1 + 1.
+  CHECK_EQ(out[2], 7.0f + 2100.0f + 310000.0f + 6000000.0f);
+  CHECK_EQ(out[3], 219.0f);
+  CHECK_EQ(out[4], (3.0f + 21.0f) + (1.0f + 7.0f) + 24.0f + 21.0f);
+  CHECK_EQ(out[5], 7.0f - 21.0f);
+}
+
+TEST_CASE(lane_counts_are_ushort_to_overloads) {
+  const auto program = read(R"(
+    struct Wide { uint low, high; };
+    inline Wide simd_shuffle_down(Wide x, ushort delta) {
+      return {simd_shuffle_down(x.low, delta), simd_shuffle_down(x.high, delta)};
+    }
+    inline bool simd_shuffle_up(bool x, ushort delta) { return simd_shuffle_up(uint(x), delta) + 1; }
+    inline int simd_shuffle_and_fill_up(Wide x, Wide y, ushort delta) { return x.low + y.low + delta; }
+    inline Wide min(Wide a, Wide b) { return a.low < b.low ? a : b; }
+    inline Wide clamp(Wide x, Wide a, Wide b) { return min(x, min(a, b)); }
+    template <typename T, typename = metal::enable_if_t<metal::_disjunction<metal::is_same<T, int>,
+                                                                            metal::is_same<T, uint>>::value>>
+    metal::remove_addrspace_t<T> only_integers(T x) { return x; }
+    kernel void k(device int* out [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
+      ushort one = 1;
+      out[0] = simd_shuffle_down(Wide{3, 4}, 0).high + simd_shuffle_down(Wide{3, 4}, one - 1).low;
+      out[1] = simd_shuffle_up(false, 1) + simd_shuffle_up(false, one) + simd_shuffle_up(false, lane);
+      out[2] = clamp(Wide{5, 0}, Wide{2, 1}, Wide{4, 2}).low + simd_shuffle_and_fill_up(Wide{1, 1}, Wide{2, 2}, 1);
+      out[3] = only_integers(7u) + min(3, 4);
+    }
+  )");
+  const Module module(*program, "k");
+  if (!module) return;
+  std::vector<int> out(4);
+  module.run({out.data()}, {1, 1, 1}, {1, 1, 1});
+  CHECK_EQ(out[0], 7);
+  CHECK_EQ(out[1], 3);
+  CHECK_EQ(out[2], 6);
+  CHECK_EQ(out[3], 10);
 }
 
 TEST_CASE(bodies_that_differ_by_address_space_are_refused) {

@@ -23,12 +23,17 @@ struct common_pair<A, B, enable_if_t<is_number<A> && is_vec<B>>> : identity<B> {
 
 template <class A>
 using number_t = typename common_pair<plain_t<A>, plain_t<A>>::type;
-template <class A, class... Rest>
-struct common : identity<number_t<A>> {};
+template <class A, class B>
+using pair_t = typename common_pair<plain_t<A>, plain_t<B>>::type;
+// Without a member `type` too where some pair has none: a base class would make that a hard error.
+template <class, class... A>
+struct common {};
+template <class A>
+struct common<void_t<number_t<A>>, A> : identity<number_t<A>> {};
 template <class A, class B, class... Rest>
-struct common<A, B, Rest...> : common<typename common_pair<plain_t<A>, plain_t<B>>::type, Rest...> {};
+struct common<void_t<pair_t<A, B>>, A, B, Rest...> : common<void, pair_t<A, B>, Rest...> {};
 template <class... A>
-using common_t = typename common<A...>::type;
+using common_t = typename common<void, A...>::type;
 
 // The common type for functions of real numbers, where integers count as float.
 template <class V>

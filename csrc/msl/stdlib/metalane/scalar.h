@@ -67,19 +67,19 @@ struct bfloat {
     return result;
   }
 
-  template <class T>
+  template <class T, class = enable_if_t<is_arithmetic_v<T>>>
   constexpr bfloat& operator+=(T other) {
     return *this = bfloat(*this + other);
   }
-  template <class T>
+  template <class T, class = enable_if_t<is_arithmetic_v<T>>>
   constexpr bfloat& operator-=(T other) {
     return *this = bfloat(*this - other);
   }
-  template <class T>
+  template <class T, class = enable_if_t<is_arithmetic_v<T>>>
   constexpr bfloat& operator*=(T other) {
     return *this = bfloat(*this * other);
   }
-  template <class T>
+  template <class T, class = enable_if_t<is_arithmetic_v<T>>>
   constexpr bfloat& operator/=(T other) {
     return *this = bfloat(*this / other);
   }
@@ -188,6 +188,75 @@ constexpr T remainder(T a, T b) {
     if (b == T(-1)) return T(0);
   }
   return T(a % b);
+}
+
+// The adapter writes `a / b` as `a / by * b` and `a /= b` as `a /= by = b`: operators of the same precedence
+// and grouping, so that no expression need be parsed. To a C++ compiler an integer division by zero is
+// undefined, and it does use that: GCC 12 at -O2 turns `z ? d : 0` as divisor into a jump to a trap.
+template <class A>
+struct dividend {
+  const A& value;
+};
+template <class A>
+struct modulated {
+  const A& value;
+};
+template <class B>
+struct divisor {
+  const B& value;
+};
+struct by_t {
+  template <class B>
+  constexpr divisor<B> operator=(const B& value) const {
+    return {value};
+  }
+};
+constexpr by_t by{};
+
+template <class T>
+constexpr bool counts_as_integer = is_integral_v<T> || is_enum_v<remove_cv_t<T>>;
+template <class A, class B>
+constexpr bool are_integers = counts_as_integer<A> && counts_as_integer<B>;
+
+template <class A>
+constexpr dividend<A> operator/(const A& a, by_t) {
+  return {a};
+}
+template <class A>
+constexpr modulated<A> operator%(const A& a, by_t) {
+  return {a};
+}
+template <class A, class B>
+constexpr auto operator*(dividend<A> a, const B& b) -> decltype(a.value / b) {
+  if constexpr (are_integers<A, B>) {
+    return divide<decltype(a.value / b)>(a.value, b);
+  } else {
+    return a.value / b;
+  }
+}
+template <class A, class B>
+constexpr auto operator*(modulated<A> a, const B& b) -> decltype(a.value % b) {
+  if constexpr (are_integers<A, B>) {
+    return remainder<decltype(a.value % b)>(a.value, b);
+  } else {
+    return a.value % b;
+  }
+}
+template <class A, class B>
+constexpr decltype(auto) operator/=(A&& a, divisor<B> b) {
+  if constexpr (are_integers<remove_cvref_t<A>, B>) {
+    return a = remove_cvref_t<A>(a / by * b.value);
+  } else {
+    return static_cast<A&&>(a) /= b.value;
+  }
+}
+template <class A, class B>
+constexpr decltype(auto) operator%=(A&& a, divisor<B> b) {
+  if constexpr (are_integers<remove_cvref_t<A>, B>) {
+    return a = remove_cvref_t<A>(a % by * b.value);
+  } else {
+    return static_cast<A&&>(a) %= b.value;
+  }
 }
 
 }  // namespace detail

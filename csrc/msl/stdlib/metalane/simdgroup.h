@@ -87,24 +87,23 @@ int in_group(int base, int lane) {
   METALANE_GROUP_PREFIX(group, exclusive_sum, add_op, false)                                                 \
   METALANE_GROUP_PREFIX(group, inclusive_product, multiply_op, true)                                         \
   METALANE_GROUP_PREFIX(group, exclusive_product, multiply_op, false)                                        \
-  METALANE_GROUP_SHUFFLE(group, broadcast, int from, (void(lane), from))                                     \
-  METALANE_GROUP_SHUFFLE(group, shuffle, int from, (void(lane), from))                                       \
-  METALANE_GROUP_SHUFFLE(group, shuffle_xor, int mask, lane ^ mask)                                          \
-  METALANE_GROUP_SHUFFLE(group, shuffle_up, uint delta, delta > uint(lane) ? lane : lane - int(delta))       \
-  METALANE_GROUP_SHUFFLE(group, shuffle_down, uint delta,                                                    \
-                         delta >= uint(width - lane) ? lane : lane + int(delta))                             \
-  METALANE_GROUP_SHUFFLE(group, shuffle_rotate_up, uint delta, int(uint(lane) - delta) & (width - 1))        \
-  METALANE_GROUP_SHUFFLE(group, shuffle_rotate_down, uint delta, int(uint(lane) + delta) & (width - 1))      \
+  METALANE_GROUP_SHUFFLE(group, broadcast, ushort from, (void(lane), from))                                  \
+  METALANE_GROUP_SHUFFLE(group, shuffle, ushort from, (void(lane), from))                                    \
+  METALANE_GROUP_SHUFFLE(group, shuffle_xor, ushort mask, lane ^ mask)                                       \
+  METALANE_GROUP_SHUFFLE(group, shuffle_up, ushort delta, delta > lane ? lane : lane - delta)                \
+  METALANE_GROUP_SHUFFLE(group, shuffle_down, ushort delta, delta >= width - lane ? lane : lane + delta)     \
+  METALANE_GROUP_SHUFFLE(group, shuffle_rotate_up, ushort delta, (lane - delta) & (width - 1))               \
+  METALANE_GROUP_SHUFFLE(group, shuffle_rotate_down, ushort delta, (lane + delta) & (width - 1))             \
   /* Lanes that have no neighbour `delta` below take `filling` of the block's upper lanes (up), and */       \
   /* the other way round (down). `modulo`: the width of blocks, a power of two. */                           \
   template <class A, class B, class V = detail::common_t<A, B>>                                              \
-  V group##_shuffle_and_fill_up(detail::site where, const A& value, const B& filling, uint delta,            \
-                                uint modulo = detail::group##_lanes::width) {                                \
+  V group##_shuffle_and_fill_up(detail::site where, const A& value, const B& filling, ushort delta,          \
+                                ushort modulo = detail::group##_lanes::width) {                              \
     return detail::shuffle_and_fill_up<detail::group##_lanes>(where, V(value), V(filling), delta, modulo);   \
   }                                                                                                          \
   template <class A, class B, class V = detail::common_t<A, B>>                                              \
-  V group##_shuffle_and_fill_down(detail::site where, const A& value, const B& filling, uint delta,          \
-                                  uint modulo = detail::group##_lanes::width) {                              \
+  V group##_shuffle_and_fill_down(detail::site where, const A& value, const B& filling, ushort delta,        \
+                                  ushort modulo = detail::group##_lanes::width) {                            \
     return detail::shuffle_and_fill_down<detail::group##_lanes>(where, V(value), V(filling), delta, modulo); \
   }                                                                                                          \
   template <class A, class V = detail::lane_t<A>>                                                            \

@@ -104,6 +104,11 @@ template <class T>
 using remove_extent_t = typename remove_extent<T>::type;
 template <class T>
 using remove_cvref_t = remove_cv_t<remove_reference_t<T>>;
+// Types have no address space here.
+template <class T>
+struct remove_addrspace : detail::identity<T> {};
+template <class T>
+using remove_addrspace_t = T;
 template <class T>
 using add_const_t = const T;
 template <class T>
@@ -114,6 +119,33 @@ template <class T>
 using add_rvalue_reference_t = T&&;
 template <class T>
 T&& declval();
+
+// The first trait that decides, as in C++: later ones are not instantiated.
+template <class... Traits>
+struct conjunction : true_type {};
+template <class Trait>
+struct conjunction<Trait> : Trait {};
+template <class Trait, class... Rest>
+struct conjunction<Trait, Rest...> : conditional_t<bool(Trait::value), conjunction<Rest...>, Trait> {};
+template <class... Traits>
+struct disjunction : false_type {};
+template <class Trait>
+struct disjunction<Trait> : Trait {};
+template <class Trait, class... Rest>
+struct disjunction<Trait, Rest...> : conditional_t<bool(Trait::value), Trait, disjunction<Rest...>> {};
+template <class Trait>
+struct negation : bool_constant<!bool(Trait::value)> {};
+template <class... Traits>
+constexpr bool conjunction_v = conjunction<Traits...>::value;
+template <class... Traits>
+constexpr bool disjunction_v = disjunction<Traits...>::value;
+template <class Trait>
+constexpr bool negation_v = negation<Trait>::value;
+// The names that Metal's own headers use, and kernels borrow.
+template <class... Traits>
+using _conjunction = conjunction<Traits...>;
+template <class... Traits>
+using _disjunction = disjunction<Traits...>;
 
 namespace detail {
 template <class T>
