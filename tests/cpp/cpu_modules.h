@@ -1,5 +1,8 @@
-// Hand-written kernel modules against module_abi.h, so that the CPU backend's tests need neither reader nor compiler.
+// Hand-written kernel modules against module_abi.h, so that the CPU backend's tests need neither reader nor
+// compiler.
 #pragma once
+
+#include <metalane/error.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -9,8 +12,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <metalane/error.h>
 
 #include "backends/cpu/cpu_device.h"
 #include "backends/cpu/cpu_pipeline.h"
@@ -39,8 +40,8 @@ inline const metalane_site sites[] = {{"threadgroup_barrier", "k.metal", 10, 3},
 
 template <void (*kernel)(metalane_group*)>
 std::shared_ptr<cpu::CpuPipeline> pipeline(const std::string& name) {
-  static const metalane_module module = {METALANE_MODULE_ABI_VERSION, "k", sites, 4, nullptr, nullptr,
-                                         &entry<kernel>};
+  static const metalane_module module = {
+      METALANE_MODULE_ABI_VERSION, "k", sites, 4, nullptr, nullptr, &entry<kernel>};
   auto result = std::make_shared<cpu::CpuPipeline>();
   result->signature.name = name;
   result->module = &module;
@@ -61,7 +62,8 @@ inline void sum_lanes(const metalane_lanes* lanes, const void*) {
   for (std::uint32_t i = 0; i < lanes->lane_count; ++i) {
     if ((lanes->active >> i & 1u) != 0) total += reinterpret_cast<const std::uint32_t*>(lanes->in)[i];
   }
-  for (std::uint32_t i = 0; i < lanes->lane_count; ++i) reinterpret_cast<std::uint32_t*>(lanes->out)[i] = total;
+  for (std::uint32_t i = 0; i < lanes->lane_count; ++i)
+    reinterpret_cast<std::uint32_t*>(lanes->out)[i] = total;
 }
 
 inline std::uint32_t simd_sum(metalane_group* group, std::uint32_t site, std::uint32_t value) {
@@ -77,7 +79,7 @@ struct Dispatch {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t threads[3] = {1, 1, 1};
   const void* counts = nullptr;
-  std::string label;
+  std::string label = {};
 };
 
 // One submission under way.

@@ -1,5 +1,7 @@
 // The CPU device: memory, native copy and fill, run-time compilation and its disk cache, fork, threads.
 #include <dirent.h>
+#include <metalane/cpu.h>
+#include <metalane/error.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,9 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
-
-#include <metalane/cpu.h>
-#include <metalane/error.h>
 
 #include "backends/cpu/native_kernel.h"
 #include "check.h"
@@ -125,11 +124,13 @@ TEST_CASE(native_copy_and_fill_stay_inside_their_ranges) {
     std::uint8_t element[8];
     std::uint32_t padding;
   };
-  for (std::uint64_t nbytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{8191}, std::uint64_t{1000003},
-                               std::uint64_t{3000000}}) {
+  for (std::uint64_t nbytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{8191},
+                               std::uint64_t{1000003}, std::uint64_t{3000000}}) {
     std::vector<std::uint8_t> source(nbytes + 64), target(nbytes + 64, 0xee);
     for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
-    CHECK_EQ(Pending(*device, {{&copy, {{source.data(), nbytes}, {target.data(), nbytes}, {&nbytes, 8}}}}).wait(), "");
+    CHECK_EQ(
+        Pending(*device, {{&copy, {{source.data(), nbytes}, {target.data(), nbytes}, {&nbytes, 8}}}}).wait(),
+        "");
     CHECK(std::memcmp(source.data(), target.data(), nbytes) == 0);
     CHECK(target[nbytes] == 0xee);
     for (const std::uint32_t element : {1u, 2u, 4u, 8u}) {

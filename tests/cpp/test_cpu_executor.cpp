@@ -13,7 +13,9 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-void store_index(metalane_group* group) { buffer<std::uint32_t>(group)[global_thread(group)] += global_thread(group) + 1; }
+void store_index(metalane_group* group) {
+  buffer<std::uint32_t>(group)[global_thread(group)] += global_thread(group) + 1;
+}
 
 // Every thread reads what its neighbour wrote before the barrier, many times.
 void rotate(metalane_group* group) {
@@ -48,7 +50,8 @@ void half_barrier(metalane_group* group) {
 void two_barriers(metalane_group* group) { runtime().threadgroup_barrier(group, group->current_thread % 2); }
 
 void wild_store(metalane_group* group) {
-  if (group->position[0] == 3 && group->current_thread == 5) *reinterpret_cast<volatile int*>(std::uintptr_t{0x40}) = 1;
+  if (group->position[0] == 3 && group->current_thread == 5)
+    *reinterpret_cast<volatile int*>(std::uintptr_t{0x40}) = 1;
 }
 
 void wild_store_among_waiting(metalane_group* group) {
@@ -93,8 +96,8 @@ std::shared_ptr<backend::Device> device() {
   return shared;
 }
 
-Dispatch over(const std::shared_ptr<cpu::CpuPipeline>& pipeline, std::vector<std::uint32_t>& data, std::uint32_t groups,
-              std::uint32_t threads) {
+Dispatch over(const std::shared_ptr<cpu::CpuPipeline>& pipeline, std::vector<std::uint32_t>& data,
+              std::uint32_t groups, std::uint32_t threads) {
   Dispatch dispatch{pipeline.get(), {{data.data(), data.size() * 4}}};
   dispatch.grid[0] = groups;
   dispatch.threads[0] = threads;
@@ -162,10 +165,12 @@ TEST_CASE(faults_name_kernel_threadgroup_thread_and_address) {
   std::vector<std::uint32_t> data(64);
   std::string message;
   CHECK_EQ(Pending(*device(), {over(pipeline<wild_store>("wild"), data, 8, 32)}).wait(&message), "fault");
-  CHECK(has(message, "kernel 'wild'") && has(message, "threadgroup [3, 0, 0]") && has(message, "thread 5 [5, 0, 0]"));
+  CHECK(has(message, "kernel 'wild'") && has(message, "threadgroup [3, 0, 0]") &&
+        has(message, "thread 5 [5, 0, 0]"));
   CHECK(has(message, "0x40"));
-  CHECK_EQ(Pending(*device(), {over(pipeline<wild_store_among_waiting>("waiting"), data, 1, 64)}).wait(&message),
-           "fault");
+  CHECK_EQ(
+      Pending(*device(), {over(pipeline<wild_store_among_waiting>("waiting"), data, 1, 64)}).wait(&message),
+      "fault");
   CHECK(has(message, "thread 40"));
   expect_usable();
 }
@@ -173,7 +178,8 @@ TEST_CASE(faults_name_kernel_threadgroup_thread_and_address) {
 TEST_CASE(stack_overflow_is_told_apart) {
   std::vector<std::uint32_t> data(64);
   std::string message;
-  CHECK_EQ(Pending(*device(), {over(pipeline<recurse>("recurse"), data, 1, 1)}).wait(&message), "stack-overflow");
+  CHECK_EQ(Pending(*device(), {over(pipeline<recurse>("recurse"), data, 1, 1)}).wait(&message),
+           "stack-overflow");
   CHECK(has(message, "kernel 'recurse'"));
   expect_usable();
 }
@@ -181,9 +187,11 @@ TEST_CASE(stack_overflow_is_told_apart) {
 TEST_CASE(time_limits_end_loops_on_all_workers) {
   std::vector<std::uint32_t> data(64);
   std::string message;
-  CHECK_EQ(Pending(*device(), {over(pipeline<endless>("endless"), data, 8, 4)}, 0.05).wait(&message), "timeout");
+  CHECK_EQ(Pending(*device(), {over(pipeline<endless>("endless"), data, 8, 4)}, 0.05).wait(&message),
+           "timeout");
   CHECK(has(message, "kernel 'endless'") && has(message, "0.05 s"));
-  CHECK_EQ(Pending(*device(), {over(pipeline<endless_barriers>("endless"), data, 8, 64)}, 0.05).wait(), "timeout");
+  CHECK_EQ(Pending(*device(), {over(pipeline<endless_barriers>("endless"), data, 8, 64)}, 0.05).wait(),
+           "timeout");
   expect_usable();
   // A limit that is not reached.
   CHECK_EQ(Pending(*device(), {over(pipeline<store_index>("store_index"), data, 1, 64)}, 60.0).wait(), "");

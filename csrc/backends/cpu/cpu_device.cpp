@@ -1,6 +1,8 @@
 // Memory, pipelines and submissions of the CPU device.
 #include "backends/cpu/cpu_device.h"
 
+#include <metalane/cpu.h>
+#include <metalane/error.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,9 +11,6 @@
 #include <atomic>
 #include <fstream>
 #include <thread>
-
-#include <metalane/cpu.h>
-#include <metalane/error.h>
 
 #include "backends/cpu/builtin_modules.h"
 #include "backends/cpu/host_compiler.h"
@@ -24,7 +23,8 @@
 namespace metalane::cpu {
 namespace {
 
-constexpr const char* inherited_message = "cpu device: created before fork; open a new Device in this process";
+constexpr const char* inherited_message =
+    "cpu device: created before fork; open a new Device in this process";
 
 std::atomic<unsigned> chosen_thread_count{0};
 
@@ -38,7 +38,8 @@ unsigned default_thread_count() {
 }
 
 std::uint64_t physical_memory() {
-  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::uint64_t mapped_bytes(std::uint64_t nbytes) {
@@ -89,17 +90,21 @@ std::string cache_key(const backend::CompileRequest& request, const msl::Program
   append_part(text, "source", program.expanded_text());
   append_part(text, "kernel", request.function);
   for (const ConstantValue& constant : request.constants) {
-    std::visit([&text](const auto& key) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(key)>, std::string>) {
-        append_part(text, "constant", key);
-      } else {
-        append_part(text, "constant index", std::to_string(key));
-      }
-    }, constant.key);
-    std::visit([&text](const auto& value) {
-      // Bits, because decimal digits would merge NaNs and close numbers.
-      append_part(text, "value", std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
-    }, constant.value);
+    std::visit(
+        [&text](const auto& key) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(key)>, std::string>) {
+            append_part(text, "constant", key);
+          } else {
+            append_part(text, "constant index", std::to_string(key));
+          }
+        },
+        constant.key);
+    std::visit(
+        [&text](const auto& value) {
+          // Bits, because decimal digits would merge NaNs and close numbers.
+          append_part(text, "value", std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
+        },
+        constant.value);
     append_part(text, "type", std::to_string(constant.value.index()));
   }
   append_part(text, "compiler", compiler.identity(request.math));
@@ -116,22 +121,24 @@ std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest
   options.constants = request.constants;
   const std::string adapted = program.adapt(request.function, options);
   const std::string& kernel = request.function;
-  return load_or_build(
-      kernel, cache_key(request, program, compiler),
-      [&](const std::string& include_directory, const std::string& source_path, const std::string& output_path) {
-        std::ofstream stream(source_path, std::ios::binary);
-        stream << adapted;
-        stream.close();
-        if (stream.fail()) throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + source_path);
-        compiler.compile(kernel, source_path, include_directory, output_path, request.math);
-      });
+  return load_or_build(kernel, cache_key(request, program, compiler),
+                       [&](const std::string& include_directory, const std::string& source_path,
+                           const std::string& output_path) {
+                         std::ofstream stream(source_path, std::ios::binary);
+                         stream << adapted;
+                         stream.close();
+                         if (stream.fail())
+                           throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + source_path);
+                         compiler.compile(kernel, source_path, include_directory, output_path, request.math);
+                       });
 }
 
 // Launches run one after another, each over all threads, so that a barrier and an order of launches hold
 // without doing anything; every failure carries its own launch's label.
 class CpuSubmission final : public backend::Submission {
  public:
-  explicit CpuSubmission(std::shared_ptr<WorkerPool> pool) : pool_(std::move(pool)), list_(pool_->take_list()) {}
+  explicit CpuSubmission(std::shared_ptr<WorkerPool> pool)
+      : pool_(std::move(pool)), list_(pool_->take_list()) {}
   ~CpuSubmission() override {
     if (list_ != nullptr && !in_forked_child()) pool_->put_list(std::move(list_));
   }
@@ -255,9 +262,9 @@ std::shared_ptr<const backend::Pipeline> CpuDevice::compile(const backend::Compi
   check_process();
   const std::shared_ptr<const msl::Program> program = read_program(*request.source);
   const auto& kernels = program->kernels();
-  const auto found = std::find_if(kernels.begin(), kernels.end(), [&request](const KernelSignature& signature) {
-    return signature.name == request.function;
-  });
+  const auto found = std::find_if(
+      kernels.begin(), kernels.end(),
+      [&request](const KernelSignature& signature) { return signature.name == request.function; });
   if (found == kernels.end()) {
     std::string names;
     for (const KernelSignature& signature : kernels) names += (names.empty() ? "" : ", ") + signature.name;
@@ -283,8 +290,9 @@ void CpuDevice::choose_code(CpuPipeline& pipeline, const backend::CompileRequest
     if (kernels_ != KernelChoice::native) pipeline.module = find_builtin_module(kernel);
   }
   if (kernels_ == KernelChoice::native) {
-    throw CompileError(kernel, "kernel '" + kernel + "': there is no native kernel of this name for this processor, "
-                               "and the device was opened with kernels=\"native\"");
+    throw CompileError(kernel, "kernel '" + kernel +
+                                   "': there is no native kernel of this name for this processor, "
+                                   "and the device was opened with kernels=\"native\"");
   }
   if (pipeline.module == nullptr) {
     const std::shared_ptr<const LoadedModule> loaded = compile_module(request, program);
@@ -294,8 +302,8 @@ void CpuDevice::choose_code(CpuPipeline& pipeline, const backend::CompileRequest
   pipeline.static_threadgroup_memory = pipeline.module->threadgroup_bytes();
   if (pipeline.static_threadgroup_memory > max_threadgroup_memory) {
     throw CompileError(kernel, "kernel '" + kernel + "': its threadgroup variables take " +
-                                   std::to_string(pipeline.static_threadgroup_memory) + " bytes, the limit is " +
-                                   std::to_string(max_threadgroup_memory));
+                                   std::to_string(pipeline.static_threadgroup_memory) +
+                                   " bytes, the limit is " + std::to_string(max_threadgroup_memory));
   }
 }
 
@@ -307,8 +315,9 @@ std::string CpuDevice::compiler_key() const {
   } catch (const CompileError&) {
     // Built-in kernels need no compiler; a kernel that does raises this error when it is compiled.
   }
-  return "compiler=" + compiler + " stdlib=" + msl::stdlib_version().substr(0, 16) + " abi=" +
-         std::to_string(METALANE_MODULE_ABI_VERSION) + " isa=" + core::sha256_hex(instruction_set_id()).substr(0, 16);
+  return "compiler=" + compiler + " stdlib=" + msl::stdlib_version().substr(0, 16) +
+         " abi=" + std::to_string(METALANE_MODULE_ABI_VERSION) +
+         " isa=" + core::sha256_hex(instruction_set_id()).substr(0, 16);
 }
 
 std::unique_ptr<backend::Submission> CpuDevice::open(const backend::SubmissionOptions&) {

@@ -38,7 +38,8 @@ class CpuDevice final : public backend::Device {
   void check_process() const;
   bool in_forked_child() const noexcept;
   std::shared_ptr<const msl::Program> read_program(const backend::SourceText& source);
-  void choose_code(CpuPipeline& pipeline, const backend::CompileRequest& request, const msl::Program& program) const;
+  void choose_code(CpuPipeline& pipeline, const backend::CompileRequest& request,
+                   const msl::Program& program) const;
 
   const KernelChoice kernels_;
   const std::uint64_t fork_generation_;

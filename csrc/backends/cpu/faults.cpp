@@ -114,8 +114,7 @@ FaultGuard::~FaultGuard() {
 }
 
 bool FaultGuard::attach_current_thread() {
-  void* stack =
-      mmap(nullptr, signal_stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* stack = mmap(nullptr, signal_stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (stack == MAP_FAILED) return false;
   signal_stack_ = static_cast<std::uint8_t*>(stack);
   stack_t alternate = {};
@@ -220,7 +219,15 @@ bool skip_division(void* signal_context) noexcept {
         is_16_bit = true;
         ++at;
         break;
-      case 0x26: case 0x2e: case 0x36: case 0x3e: case 0x64: case 0x65: case 0x67: case 0xf2: case 0xf3:
+      case 0x26:
+      case 0x2e:
+      case 0x36:
+      case 0x3e:
+      case 0x64:
+      case 0x65:
+      case 0x67:
+      case 0xf2:
+      case 0xf3:
         ++at;
         break;
       default:

@@ -4,6 +4,21 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define METALANE_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define METALANE_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define METALANE_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define METALANE_TSAN 1
+#endif
+#endif
+
 namespace metalane::cpu {
 
 // Saves the callee-saved registers and the stack pointer of the caller at `*saved` and continues where
@@ -16,14 +31,21 @@ struct Fiber {
   std::uint8_t* stack_bottom = nullptr;
   std::size_t stack_size = 0;
   Fiber* next_idle = nullptr;
-  void* fake_stack = nullptr;      // AddressSanitizer's
+  void* fake_stack = nullptr;       // AddressSanitizer's
   void* sanitizer_fiber = nullptr;  // ThreadSanitizer's
 };
 
 // Makes `fiber` stand for the calling OS thread.
 void adopt_current_thread(Fiber& fiber);
 // Runs `to`; returns when something switches back to `from`.
+#if defined(METALANE_ASAN) || defined(METALANE_TSAN)
 void switch_fiber(Fiber& from, Fiber& to);
+#else
+// Inline, so that a caller with nothing left to do leaves no frame of its own on the suspended stack.
+inline void switch_fiber(Fiber& from, Fiber& to) {
+  metalane_fiber_switch(&from.stack_pointer, to.stack_pointer);
+}
+#endif
 // To be called first by a fiber's function: ends the switch that started it.
 void finish_first_switch();
 // To be called on `fiber` when a signal handler has sent its OS thread back to it, out of another fiber.

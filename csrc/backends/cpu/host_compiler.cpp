@@ -1,11 +1,11 @@
 // Finds the compiler, asks for its version once, and runs it.
 #include "backends/cpu/host_compiler.h"
 
+#include <metalane/error.h>
+
 #include <cstdlib>
 #include <map>
 #include <sstream>
-
-#include <metalane/error.h>
 
 #include "backends/cpu/process.h"
 
@@ -17,19 +17,35 @@ constexpr double compile_seconds = 120;
 
 // `safe`: no contraction, no reassociation, NaN and infinities kept. `fast` gives these up, except that NaN
 // and infinities stay, and flushes nothing: -ffast-math itself would change the loading thread's FPU mode.
-std::vector<std::string> flags_for(MathMode math) {
-  std::vector<std::string> flags = {"-std=gnu++17",      "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden",
-                                    "-fno-math-errno",   "-fno-trapping-math", "-fstack-clash-protection",
+// -fwrapv, -fno-strict-aliasing, -fsigned-char: what kernels may rely on in MSL.
+std::vector<std::string> flags_for(MathMode math, bool is_clang) {
+  std::vector<std::string> flags = {"-std=gnu++17",
+                                    "-O2",
+                                    "-fPIC",
+                                    "-shared",
+                                    "-w",
+                                    "-fvisibility=hidden",
+                                    "-fno-math-errno",
+                                    "-fno-trapping-math",
+                                    "-fno-strict-aliasing",
+                                    "-fwrapv",
+                                    "-fsigned-char",
+                                    "-fstack-clash-protection",
                                     "-fdiagnostics-color=never"};
 #if defined(__x86_64__)
   flags.push_back("-march=native");
+  constexpr bool is_x86 = true;
 #else
   flags.push_back("-mcpu=native");
+  constexpr bool is_x86 = false;
 #endif
+  // half rounds after each operation. Clang knows the flag on x86 alone, and needs it nowhere else.
+  if (is_x86 || !is_clang) flags.push_back("-fexcess-precision=16");
   if (math == MathMode::safe) {
     flags.push_back("-ffp-contract=off");
   } else {
-    for (const char* flag : {"-ffp-contract=fast", "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math"}) {
+    for (const char* flag :
+         {"-ffp-contract=fast", "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math"}) {
       flags.push_back(flag);
     }
   }
@@ -59,9 +75,10 @@ std::vector<std::string> find_command(const std::string& kernel) {
     const std::string path = find_program(name);
     if (!path.empty()) return {path};
   }
-  throw CompileError(kernel, "kernel '" + kernel +
-                                 "': the CPU device compiles kernels with the host's C++ compiler, and found none "
-                                 "(c++, g++, clang++ on PATH; or set CXX)");
+  throw CompileError(kernel,
+                     "kernel '" + kernel +
+                         "': the CPU device compiles kernels with the host's C++ compiler, and found none "
+                         "(c++, g++, clang++ on PATH; or set CXX)");
 }
 
 std::string joined(const std::vector<std::string>& parts) {
@@ -83,8 +100,9 @@ std::string version_of(const std::string& kernel, const std::vector<std::string>
   argv.push_back("--version");
   const ProcessResult result = run_process(argv, version_seconds);
   if (!result.error.empty() || result.timed_out || result.exit_code != 0) {
-    throw CompileError(kernel, "kernel '" + kernel + "': '" + name + " --version' " +
-                                   (result.timed_out ? "does not end" : "fails: " + result.error + result.output));
+    throw CompileError(kernel,
+                       "kernel '" + kernel + "': '" + name + " --version' " +
+                           (result.timed_out ? "does not end" : "fails: " + result.error + result.output));
   }
   const std::lock_guard lock(process_mutex());
   versions.emplace(name, result.output);
@@ -99,14 +117,17 @@ HostCompiler HostCompiler::find(const std::string& kernel) {
   return HostCompiler(std::move(command), std::move(version));
 }
 
+bool HostCompiler::is_clang() const { return version_.find("clang") != std::string::npos; }
+
 std::string HostCompiler::identity(MathMode math) const {
-  return joined(command_) + "\n" + version_ + "\n" + joined(flags_for(math));
+  return joined(command_) + "\n" + version_ + "\n" + joined(flags_for(math, is_clang()));
 }
 
 void HostCompiler::compile(const std::string& kernel, const std::string& source,
-                           const std::string& include_directory, const std::string& output, MathMode math) const {
+                           const std::string& include_directory, const std::string& output,
+                           MathMode math) const {
   std::vector<std::string> argv = command_;
-  for (std::string& flag : flags_for(math)) argv.push_back(std::move(flag));
+  for (std::string& flag : flags_for(math, is_clang())) argv.push_back(std::move(flag));
   argv.insert(argv.end(), {"-isystem", include_directory, "-o", output, source});
   const ProcessResult result = run_process(argv, compile_seconds);
   if (!result.error.empty()) {

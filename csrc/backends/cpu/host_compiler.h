@@ -1,10 +1,10 @@
 // The host's C++ compiler, which turns adapted kernels into shared objects.
 #pragma once
 
+#include <metalane/kernel.h>
+
 #include <string>
 #include <vector>
-
-#include <metalane/kernel.h>
 
 namespace metalane::cpu {
 

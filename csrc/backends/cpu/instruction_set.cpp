@@ -89,7 +89,8 @@ const std::string& instruction_set_id() {
     // -march=native looks at family and model (not stepping) for tuning, and at the feature words.
     const Leaf one = read_leaf(1), seven = read_leaf(7), seven_one = read_leaf(7, 1);
     const Leaf extended = read_leaf(0x80000001);
-    constexpr unsigned os_bit = 1u << 27;  // OSXSAVE may change with the kernel's settings, saved_states tells
+    constexpr unsigned os_bit =
+        1u << 27;  // OSXSAVE may change with the kernel's settings, saved_states tells
     std::snprintf(text, sizeof text, "x86-64:%x-%x.%x-%x.%x.%x-%x.%x-%x.%x-%llx", one.eax & ~0xfu,
                   one.ecx & ~os_bit, one.edx, seven.ebx, seven.ecx, seven.edx, seven_one.eax, seven_one.edx,
                   extended.ecx, extended.edx, static_cast<unsigned long long>(saved_states(one)));

@@ -1,8 +1,11 @@
-// Files <key>.so, each with the SHA-256 of its content behind it; the loader ignores bytes past the ELF image.
+// Files <key>.so, each with the SHA-256 of its content behind it; the loader ignores bytes past the ELF
+// image.
 #include "backends/cpu/kernel_cache.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <metalane/cpu.h>
+#include <metalane/error.h>
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,9 +21,6 @@
 #include <map>
 #include <mutex>
 #include <vector>
-
-#include <metalane/cpu.h>
-#include <metalane/error.h>
 
 #include "backends/cpu/process.h"
 #include "backends/cpu/threadgroup.h"
@@ -46,7 +46,8 @@ std::string home_directory() {
   passwd entry;
   passwd* found = nullptr;
   char buffer[4096];
-  if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr) return found->pw_dir;
+  if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
+    return found->pw_dir;
   return {};
 }
 
@@ -61,7 +62,8 @@ fs::path directory() {
     return value != nullptr ? std::string(value) : std::string();
   };
   if (const std::string own = from_environment("METALANE_CACHE_DIR"); !own.empty()) return own;
-  if (const std::string xdg = from_environment("XDG_CACHE_HOME"); !xdg.empty()) return fs::path(xdg) / "metalane";
+  if (const std::string xdg = from_environment("XDG_CACHE_HOME"); !xdg.empty())
+    return fs::path(xdg) / "metalane";
   const std::string home = home_directory();
   return home.empty() ? fs::path() : fs::path(home) / ".cache" / "metalane";
 }
@@ -69,13 +71,14 @@ fs::path directory() {
 // The folder exists and is this user's alone: code is loaded from it.
 void make_private_directory(const std::string& kernel, const fs::path& path) {
   const auto refuse = [&](const std::string& why) {
-    throw CompileError(kernel, "kernel '" + kernel + "': the folder for compiled kernels, " + path.string() + ", " +
-                                   why + " (METALANE_CACHE_DIR chooses another)");
+    throw CompileError(kernel, "kernel '" + kernel + "': the folder for compiled kernels, " + path.string() +
+                                   ", " + why + " (METALANE_CACHE_DIR chooses another)");
   };
   if (path.empty()) refuse("cannot be found: this user has no home folder");
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) refuse(std::string("cannot be made: ") + std::strerror(errno));
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    refuse(std::string("cannot be made: ") + std::strerror(errno));
   struct stat status;
   if (stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) refuse("is no folder");
   if (status.st_uid != geteuid()) refuse("belongs to another user");
@@ -163,7 +166,8 @@ void trim(const fs::path& cache, const fs::path& keep) {
   const auto now = fs::file_time_type::clock::now();
   for (fs::directory_iterator it(cache, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;
-    if (it->path().filename().string().starts_with("tmp-") && now - it->last_write_time(gone) > stale_age && !gone) {
+    if (it->path().filename().string().starts_with("tmp-") && now - it->last_write_time(gone) > stale_age &&
+        !gone) {
       fs::remove(it->path(), gone);
     }
   }
@@ -180,7 +184,8 @@ void trim(const fs::path& cache, const fs::path& keep) {
   }
 }
 
-void build_entry(const std::string& kernel, const fs::path& cache, const fs::path& path, const ModuleBuilder& build) {
+void build_entry(const std::string& kernel, const fs::path& cache, const fs::path& path,
+                 const ModuleBuilder& build) {
   const fs::path include_directory = write_headers(kernel, cache);
   const fs::path source = cache / scratch_name("kernel.cpp");
   const fs::path output = cache / scratch_name("kernel.so");
@@ -196,7 +201,8 @@ void build_entry(const std::string& kernel, const fs::path& cache, const fs::pat
   fs::remove(source, ignored);
   fs::remove(output, ignored);
   if (content.empty()) {
-    throw CompileError(kernel, "kernel '" + kernel + "': the compiler reported success but wrote no shared object");
+    throw CompileError(kernel,
+                       "kernel '" + kernel + "': the compiler reported success but wrote no shared object");
   }
   content += core::sha256_hex(content);
   write_atomically(kernel, path, content);

@@ -43,8 +43,8 @@ std::uint32_t copy_tasks(const NativeLaunch& launch) { return pieces(copy_bytes(
 
 void run_copy(const NativeLaunch& launch, std::uint32_t task) {
   const Range range = piece(copy_bytes(launch), launch.threads, task);
-  std::memcpy(launch.buffer<std::uint8_t>(1) + range.begin, launch.buffer<const std::uint8_t>(0) + range.begin,
-              range.end - range.begin);
+  std::memcpy(launch.buffer<std::uint8_t>(1) + range.begin,
+              launch.buffer<const std::uint8_t>(0) + range.begin, range.end - range.begin);
 }
 
 std::uint64_t fill_bytes(const NativeLaunch& launch) {
@@ -72,7 +72,8 @@ void run_fill(const NativeLaunch& launch, std::uint32_t task) {
   constexpr std::uint64_t lines = 64;
   std::uint8_t block[lines * 8];
   const std::uint64_t block_bytes = lines * element_bytes;
-  for (std::uint64_t i = 0; i < block_bytes; ++i) block[i] = params.element[(range.begin + i) % element_bytes];
+  for (std::uint64_t i = 0; i < block_bytes; ++i)
+    block[i] = params.element[(range.begin + i) % element_bytes];
   for (std::uint64_t at = range.begin; at < range.end; at += block_bytes) {
     std::memcpy(destination + at, block, std::min(block_bytes, range.end - at));
   }

@@ -30,9 +30,9 @@ std::mutex shared_mutex;
 bool read_all(int pipe, std::chrono::steady_clock::time_point deadline, std::string& output) {
   char buffer[4096];
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          deadline - std::chrono::steady_clock::now())
-                          .count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
+            .count();
     if (left <= 0) return false;
     pollfd waited = {pipe, POLLIN, 0};
     const int ready = poll(&waited, 1, static_cast<int>(std::min<long long>(left, 1000)));
@@ -48,7 +48,8 @@ bool read_all(int pipe, std::chrono::steady_clock::time_point deadline, std::str
 int wait_for_exit(pid_t child) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
-    // A program that ignores SIGCHLD has its children reaped by the kernel: the outcome shows in the output file.
+    // A program that ignores SIGCHLD has its children reaped by the kernel: the outcome shows in the output
+    // file.
     if (errno != EINTR) return errno == ECHILD ? 0 : -1;
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -79,7 +80,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, double seconds) 
   posix_spawnattr_setsigdefault(&attributes, &defaults);
   // A group of its own: the compiler's driver and what it starts are killed together.
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   std::vector<char*> arguments;
   for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -93,9 +95,9 @@ ProcessResult run_process(const std::vector<std::string>& argv, double seconds) 
     result.error = std::strerror(failed);
     return result;
   }
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                            std::chrono::duration<double>(seconds));
+  const auto deadline =
+      std::chrono::steady_clock::now() +
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
   result.timed_out = !read_all(pipe_ends[0], deadline, result.output);
   if (result.timed_out) kill(-child, SIGKILL);
   close(pipe_ends[0]);
@@ -105,7 +107,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, double seconds) 
 
 std::string find_program(const std::string& program) {
   if (program.empty()) return {};
-  if (program.find('/') != std::string::npos) return access(program.c_str(), X_OK) == 0 ? program : std::string();
+  if (program.find('/') != std::string::npos)
+    return access(program.c_str(), X_OK) == 0 ? program : std::string();
   const char* path = std::getenv("PATH");
   std::string rest = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
   for (std::size_t begin = 0; begin <= rest.size();) {

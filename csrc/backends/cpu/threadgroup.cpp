@@ -53,7 +53,8 @@ bool ThreadgroupRunner::prepare() {
   return fibers_.grow();
 }
 
-ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module, const metalane_launch& launch,
+ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module,
+                                                  const metalane_launch& launch,
                                                   const std::uint32_t position[3],
                                                   const std::uint32_t threads[3]) {
   module_ = &module;
@@ -76,7 +77,8 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module,
   return run_fibers();
 }
 
-ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(const void*), const void* context) {
+ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(const void*),
+                                                           const void* context) {
   function_ = function;
   function_context_ = context;
   module_ = nullptr;
@@ -138,22 +140,24 @@ void ThreadgroupRunner::fiber_main(void* argument) {
   }
 }
 
+inline Fiber* ThreadgroupRunner::take_runnable(Simdgroup& simdgroup) noexcept {
+  const std::uint32_t thread =
+      current_simdgroup_ * simd_width + static_cast<std::uint32_t>(std::countr_zero(simdgroup.runnable));
+  simdgroup.runnable &= simdgroup.runnable - 1;
+  group_.current_thread = thread;
+  return fiber_of_[thread];
+}
+
 Fiber* ThreadgroupRunner::next() noexcept {
   for (;;) {
     if (simdgroup_count_ == 0) {  // run_function
       if (group_.next_thread == group_.end_thread) return &main_;
     } else {
       Simdgroup& simdgroup = simdgroups_[current_simdgroup_];
-      const std::uint32_t first = current_simdgroup_ * simd_width;
-      if (simdgroup.runnable != 0) {
-        const std::uint32_t thread = first + static_cast<std::uint32_t>(std::countr_zero(simdgroup.runnable));
-        simdgroup.runnable &= simdgroup.runnable - 1;
-        group_.current_thread = thread;
-        return fiber_of_[thread];
-      }
+      if (simdgroup.runnable != 0) return take_runnable(simdgroup);
       if (group_.next_thread >= group_.end_thread) {
         if (simdgroup.at_collective != 0) {
-          resolve_collective(simdgroup, first);
+          resolve_collective(simdgroup, current_simdgroup_ * simd_width);
         } else if (current_simdgroup_ + 1 < simdgroup_count_) {
           // Past the first round all threads are taken, and the range stays empty.
           if (group_.next_thread < group_.thread_count) {
@@ -226,10 +230,17 @@ void ThreadgroupRunner::resolve_collective(Simdgroup& simdgroup, std::uint32_t f
   simdgroup.runnable = active;
 }
 
-void ThreadgroupRunner::park() noexcept {
+// The common case, another lane of the simdgroup that can go on, is looked for before anything else.
+inline void ThreadgroupRunner::park() noexcept {
   Fiber* self = current_;
-  Fiber* target = next();
-  if (target == self) return;
+  Simdgroup& simdgroup = simdgroups_[current_simdgroup_];
+  Fiber* target;
+  if (simdgroup.runnable != 0) {
+    target = take_runnable(simdgroup);
+  } else {
+    target = next();
+    if (target == self) return;
+  }
   current_ = target;
   switch_fiber(*self, *target);
 }
@@ -299,7 +310,8 @@ std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) c
   for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
     const bool waits = (simdgroups_[thread / simd_width].at_barrier >> (thread % simd_width) & 1u) != 0;
     if (!waits && finished++ == 0) first_finished = thread;
-    if (waits && site_of_[thread] != barrier_site_ && other_site == barrier_site_) other_site = site_of_[thread];
+    if (waits && site_of_[thread] != barrier_site_ && other_site == barrier_site_)
+      other_site = site_of_[thread];
   }
   if (other_site != barrier_site_) {
     text += ", ";

@@ -86,6 +86,7 @@ class ThreadgroupRunner {
   Outcome run_fibers();
   // The fiber that goes on next; the main fiber when the threadgroup is over or cannot go on.
   Fiber* next() noexcept;
+  Fiber* take_runnable(Simdgroup& simdgroup) noexcept;
   bool complete_barrier() noexcept;
   void resolve_collective(Simdgroup& simdgroup, std::uint32_t first_thread) noexcept;
   void park() noexcept;

@@ -1,13 +1,12 @@
 // Threads, queue, stopping, and the order of submissions.
 #include "backends/cpu/worker_pool.h"
 
+#include <metalane/error.h>
 #include <pthread.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <system_error>
-
-#include <metalane/error.h>
 
 namespace metalane::cpu {
 namespace {
@@ -109,7 +108,8 @@ void WorkerPool::start_watchdog() {
   try {
     watchdog_ = std::thread([this] { run_watchdog(); });
   } catch (const std::system_error& error) {
-    throw DeviceError(std::string("cpu device: cannot start the thread that watches time limits: ") + error.what());
+    throw DeviceError(std::string("cpu device: cannot start the thread that watches time limits: ") +
+                      error.what());
   }
 }
 
@@ -181,7 +181,9 @@ void WorkerPool::run_leader(Worker& worker) {
 
 void WorkerPool::run_helper(Worker& worker) {
   std::uint64_t seen = 0;
-  const auto ready = [this, &seen] { return job_number_.load(std::memory_order_acquire) != seen || quit_.load(); };
+  const auto ready = [this, &seen] {
+    return job_number_.load(std::memory_order_acquire) != seen || quit_.load();
+  };
   for (;;) {
     if (!spin(ready)) {
       std::unique_lock lock(helpers_mutex_);
@@ -194,7 +196,8 @@ void WorkerPool::run_helper(Worker& worker) {
     std::uint32_t gate = gate_.load(std::memory_order_relaxed);
     bool inside = false;
     while ((gate & gate_open) != 0 && !inside) {
-      inside = gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed);
+      inside =
+          gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed);
     }
     if (!inside) continue;
     if (worker.ready) participate(worker);
@@ -299,17 +302,17 @@ std::exception_ptr WorkerPool::finish_submission(const CommandList& list) {
     case StopReason::timeout: {
       char limit[32];
       std::snprintf(limit, sizeof limit, "%.3g s", *list.time_limit);
-      return std::make_exception_ptr(CommandBufferError(
-          "timeout", std::string(job_.label), true,
-          (stopped_at_.empty() ? std::string("submission") : stopped_at_) + ": ran past the time limit of " +
-              limit));
+      return std::make_exception_ptr(
+          CommandBufferError("timeout", std::string(job_.label), true,
+                             (stopped_at_.empty() ? std::string("submission") : stopped_at_) +
+                                 ": ran past the time limit of " + limit));
     }
     case StopReason::cancelled:
       break;
   }
-  return std::make_exception_ptr(CommandBufferError(
-      "cancelled", std::string(job_.label), true,
-      (stopped_at_.empty() ? std::string("submission") : stopped_at_) + ": cancelled"));
+  return std::make_exception_ptr(
+      CommandBufferError("cancelled", std::string(job_.label), true,
+                         (stopped_at_.empty() ? std::string("submission") : stopped_at_) + ": cancelled"));
 }
 
 }  // namespace metalane::cpu

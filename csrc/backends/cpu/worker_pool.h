@@ -1,4 +1,5 @@
-// The threads of one CPU device: a leader that runs submissions in order, and helpers that share its launches.
+// The threads of one CPU device: a leader that runs submissions in order, and helpers that share its
+// launches.
 #pragma once
 
 #include <atomic>

@@ -9,8 +9,8 @@ namespace metalane::cpu {
 namespace {
 
 std::string triple(const std::uint32_t values[3]) {
-  return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " + std::to_string(values[2]) +
-         "]";
+  return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " +
+         std::to_string(values[2]) + "]";
 }
 
 void position_of(std::uint64_t index, const std::uint32_t groups[3], std::uint32_t position[3]) {
@@ -54,7 +54,8 @@ void WorkerPool::run_launch(Worker& worker, const LaunchRecord& record, std::str
     participate(worker);
   }
   const auto elapsed = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
-  const double share = shared ? static_cast<double>(std::min<std::uint64_t>(job_.total, workers_.size())) : 1.0;
+  const double share =
+      shared ? static_cast<double>(std::min<std::uint64_t>(job_.total, workers_.size())) : 1.0;
   const double each = elapsed * share / static_cast<double>(job_.total);
   record.pipeline->group_nanoseconds.store(static_cast<std::uint32_t>(std::clamp(each, 1.0, 4e9)),
                                            std::memory_order_relaxed);
@@ -90,8 +91,9 @@ bool WorkerPool::set_grid() {
   constexpr std::uint64_t most = std::uint64_t{1} << 62;  // leaves room for every worker's last step
   if (!fits || total > most) {
     fail(indirect ? "indirect" : "grid", false,
-         kernel_name() + ": a grid of " + triple(counts) + (indirect ? " threadgroups (read from the buffer)" : "") +
-             " with " + triple(record.threads_per_threadgroup) +
+         kernel_name() + ": a grid of " + triple(counts) +
+             (indirect ? " threadgroups (read from the buffer)" : "") + " with " +
+             triple(record.threads_per_threadgroup) +
              " threads each has more than 4294967295 threads on an axis or 2^62 threadgroups");
     return false;
   }
@@ -156,7 +158,8 @@ ThreadgroupRunner::Outcome WorkerPool::run_chunk(Worker& worker, std::uint64_t b
     }
     outcome = worker.runner.run(*pipeline.module, job_.launch, position, threads);
     if (outcome != ThreadgroupRunner::Outcome::done) break;
-    for (int axis = 0; axis < 3 && ++position[axis] == job_.groups[axis] && axis < 2; ++axis) position[axis] = 0;
+    for (int axis = 0; axis < 3 && ++position[axis] == job_.groups[axis] && axis < 2; ++axis)
+      position[axis] = 0;
   }
   return outcome;
 }
@@ -170,8 +173,8 @@ void WorkerPool::report(Worker& worker, ThreadgroupRunner::Outcome outcome, std:
       std::uint32_t position[3];
       position_of(at, job_.groups, position);
       fail("barrier", false,
-           kernel_name() + ": threadgroup " + triple(position) + ": incomplete barrier: " +
-               worker.runner.describe_barrier(*job_.record->pipeline->module));
+           kernel_name() + ": threadgroup " + triple(position) +
+               ": incomplete barrier: " + worker.runner.describe_barrier(*job_.record->pipeline->module));
       return;
     }
     case ThreadgroupRunner::Outcome::no_memory:

@@ -1,10 +1,10 @@
 // Settings of the CPU device that are process-wide: its threads, and the disk cache of compiled kernels.
 #pragma once
 
+#include <metalane/export.h>
+
 #include <cstdint>
 #include <string>
-
-#include <metalane/export.h>
 
 namespace metalane::cpu {
 
