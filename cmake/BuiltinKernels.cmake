@@ -113,8 +113,12 @@ else()
 endif()
 # Results are the same bits on every level: no contraction, no reassociation. Probing the stack page by page
 # makes an overflow meet the guard page whatever the frame's size.
-set(module_flags -std=gnu++17 -O2 -fno-math-errno -ffp-contract=off -fno-trapping-math
-    -fstack-clash-protection -fvisibility=hidden)
+set(module_flags -std=gnu++17 -O2 -w -fno-math-errno -ffp-contract=off -fno-trapping-math
+    -fno-strict-aliasing -fwrapv -fsigned-char -fstack-clash-protection -fvisibility=hidden)
+# half rounds after each operation. Clang knows the flag on x86 alone, and needs it nowhere else.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  list(APPEND module_flags -fexcess-precision=16)
+endif()
 
 set(builtin_objects "")
 set(kernel_lists "")

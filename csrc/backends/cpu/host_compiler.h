@@ -23,6 +23,8 @@ class HostCompiler {
  private:
   HostCompiler(std::vector<std::string> command, std::string version)
       : command_(std::move(command)), version_(std::move(version)) {}
+  bool is_clang() const;
+
   std::vector<std::string> command_;  // $CXX may hold arguments, or a wrapper in front
   std::string version_;
 };
