@@ -11,6 +11,9 @@ using namespace cpu_modules;
 
 namespace {
 
+// Opaque to the compiler, which would otherwise warn of the store or drop it.
+volatile std::uintptr_t unmapped_address = 0x40;
+
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 void store_index(metalane_group* group) {
@@ -51,11 +54,11 @@ void two_barriers(metalane_group* group) { runtime().threadgroup_barrier(group, 
 
 void wild_store(metalane_group* group) {
   if (group->position[0] == 3 && group->current_thread == 5)
-    *reinterpret_cast<volatile int*>(std::uintptr_t{0x40}) = 1;
+    *reinterpret_cast<volatile int*>(unmapped_address) = 1;
 }
 
 void wild_store_among_waiting(metalane_group* group) {
-  if (group->current_thread == 40) *reinterpret_cast<volatile int*>(std::uintptr_t{0x40}) = 1;
+  if (group->current_thread == 40) *reinterpret_cast<volatile int*>(unmapped_address) = 1;
   runtime().threadgroup_barrier(group, 0);
 }
 
@@ -67,14 +70,14 @@ __attribute__((noinline)) std::uint32_t deep(std::uint32_t depth) {
 void recurse(metalane_group* group) { buffer<std::uint32_t>(group)[0] = deep(1u << 24); }
 
 void endless(metalane_group* group) {
-  auto* flag = buffer<volatile std::uint32_t>(group);
-  while (*flag == 0) {
+  const std::atomic_ref<std::uint32_t> flag(*buffer<std::uint32_t>(group));
+  while (flag.load() == 0) {
   }
 }
 
 void endless_barriers(metalane_group* group) {
-  auto* flag = buffer<volatile std::uint32_t>(group);
-  while (*flag == 0) runtime().threadgroup_barrier(group, 0);
+  const std::atomic_ref<std::uint32_t> flag(*buffer<std::uint32_t>(group));
+  while (flag.load() == 0) runtime().threadgroup_barrier(group, 0);
 }
 
 void divide(metalane_group* group) {
@@ -233,7 +236,8 @@ TEST_CASE(foreign_faults_reach_the_handler_that_stood_before) {
   action.sa_handler = [](int) { ++seen; };
   sigaction(SIGFPE, &action, &before);
   std::vector<std::uint32_t> data(64);
-  Pending pending(*device(), {over(pipeline<endless>("endless"), data, 1, 1)});
+  const auto loop = pipeline<endless>("endless");
+  Pending pending(*device(), {over(loop, data, 1, 1)});
   struct sigaction current = {};
   do {
     sigaction(SIGFPE, nullptr, &current);
@@ -279,7 +283,8 @@ TEST_CASE(indirect_counts_are_read_when_the_launch_starts) {
 TEST_CASE(devices_are_independent) {
   const auto other = cpu::open_device({});
   std::vector<std::uint32_t> data(64), flag(64);
-  Pending stuck(*device(), {over(pipeline<endless>("endless"), flag, 1, 1)});
+  const auto loop = pipeline<endless>("endless");
+  Pending stuck(*device(), {over(loop, flag, 1, 1)});
   CHECK_EQ(Pending(*other, {over(pipeline<store_index>("store_index"), data, 1, 64)}).wait(), "");
   std::atomic_ref<std::uint32_t>(flag[0]).store(1);
   CHECK_EQ(stuck.wait(), "");

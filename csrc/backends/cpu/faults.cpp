@@ -27,6 +27,8 @@ __attribute__((tls_model("initial-exec"))) thread_local FaultGuard* current_guar
 std::mutex handlers_mutex;
 int handler_users = 0;
 struct sigaction previous_actions[fault_signals.size()];
+// Counts installations: what a handler on another thread acquires before it reads previous_actions.
+std::atomic<std::uint64_t> installations{0};
 
 std::size_t index_of(int signal) {
   std::size_t index = 0;
@@ -35,6 +37,7 @@ std::size_t index_of(int signal) {
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
+  static_cast<void>(installations.load(std::memory_order_acquire));
   struct sigaction& previous = previous_actions[index_of(signal)];
   const bool sent = info->si_code <= 0;
   const bool is_default = (previous.sa_flags & SA_SIGINFO) == 0 && previous.sa_handler == SIG_DFL;
@@ -82,6 +85,7 @@ void install_handlers() {
     // A handler that was put over ours, and taken away since, may have left ours standing.
     if (is_ours(current)) continue;
     previous_actions[i] = current;
+    installations.fetch_add(1, std::memory_order_release);
     struct sigaction action = {};
     action.sa_sigaction = &on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
