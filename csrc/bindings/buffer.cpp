@@ -123,14 +123,14 @@ void bind_buffer(nb::module_& module) {
       .def(
           "synchronize", [](const Buffer& self) { wait_for_buffer(self); },
           "Waits until no committed work that writes this range is in flight; raises that work's error.")
-      .def("numpy", &numpy_view, nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
+      .def("numpy", &numpy_view, nb::sig("def numpy(self) -> NDArray[typing.Any]"),
            "A NumPy array on the same memory (no copy), after waiting for committed work that writes it.\n\n"
            "Raises that work's error, and ArgumentError while an open encoder holds a launch that writes the "
            "range. "
            "An array taken earlier is plain memory: later launches change it without further waiting.")
       .def("__array__", &array_for, "dtype"_a = nb::none(), "copy"_a = nb::none(),
            nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> "
-                   "numpy.typing.NDArray[typing.Any]"))
+                   "NDArray[typing.Any]"))
       .def("tolist", &to_list, nb::sig("def tolist(self) -> typing.Any"),
            "The elements as (nested) Python numbers; waits like numpy().")
       .def(

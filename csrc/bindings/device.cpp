@@ -96,8 +96,7 @@ void bind_memory(nb::class_<Device>& device) {
           "A buffer with unspecified contents.")
       .def("from_numpy", &from_numpy, "a"_a.none(), nb::sig("def from_numpy(self, a: typing.Any) -> Buffer"),
            "A new buffer with a copy of an array (or of anything that numpy.asarray takes).")
-      .def("wrap", &wrap, "a"_a.none(),
-           nb::sig("def wrap(self, a: numpy.typing.NDArray[typing.Any]) -> Buffer"),
+      .def("wrap", &wrap, "a"_a.none(), nb::sig("def wrap(self, a: NDArray[typing.Any]) -> Buffer"),
            "The array's own memory as a buffer, without a copy: it keeps `a` alive and is read-only where "
            "`a` is.\n\n"
            "Raises ArgumentError where `a` is not contiguous or not aligned for the device.");
