@@ -170,17 +170,17 @@ void finish_first_switch() {
 }
 
 void finish_forced_switch([[maybe_unused]] Fiber& fiber) {
-#if defined(METALANE_ASAN)
-  // The fiber that was left does not run on: null drops its fake frames.
-  __sanitizer_start_switch_fiber(nullptr, fiber.stack_bottom, fiber.stack_size);
-  __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
-#endif
 #if defined(METALANE_TSAN)
   __tsan_switch_to_fiber(fiber.sanitizer_fiber, 0);
 #endif
 }
 
 void redirect_to_fiber(void* signal_context, const Fiber& target) {
+#if defined(METALANE_ASAN)
+  // switch_fiber finishes this where `target` left off. The fiber that is left does not run on: null drops
+  // its fake frames.
+  __sanitizer_start_switch_fiber(nullptr, target.stack_bottom, target.stack_size);
+#endif
   auto* context = static_cast<ucontext_t*>(signal_context);
   const auto resume = reinterpret_cast<std::uintptr_t>(&metalane_fiber_resume);
   const auto stack_pointer = reinterpret_cast<std::uintptr_t>(target.stack_pointer);
