@@ -87,14 +87,17 @@ backend::Allocation NullDevice::allocate(std::uint64_t nbytes, bool zero) {
   return {address, nbytes, nullptr};
 }
 
-backend::Allocation NullDevice::wrap(void* address, std::uint64_t nbytes, bool) { return {address, nbytes, nullptr}; }
+backend::Allocation NullDevice::wrap(void* address, std::uint64_t nbytes, bool) {
+  return {address, nbytes, nullptr};
+}
 
 void NullDevice::release(const backend::Allocation& allocation, bool wrapped) noexcept {
   if (!wrapped) std::free(allocation.address);
 }
 
 std::shared_ptr<const backend::Pipeline> NullDevice::compile(const backend::CompileRequest& request) {
-  const auto program = msl::Program::read(request.source->name, request.source->text, request.source->headers);
+  const auto program =
+      msl::Program::read(request.source->name, request.source->text, request.source->headers);
   for (const KernelSignature& kernel : program->kernels()) {
     if (kernel.name != request.function) continue;
     auto pipeline = std::make_shared<backend::Pipeline>();
@@ -133,6 +136,8 @@ Record NullDevice::last_record() const {
   return last_ != nullptr ? *last_ : Record{};
 }
 
-std::shared_ptr<backend::Device> open_device(const backend::OpenOptions&) { return std::make_shared<NullDevice>(); }
+std::shared_ptr<backend::Device> open_device(const backend::OpenOptions&) {
+  return std::make_shared<NullDevice>();
+}
 
 }  // namespace metalane::null
