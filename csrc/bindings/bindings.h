@@ -21,6 +21,7 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& module);
 void bind_kernel(nb::module_& module);
 void bind_buffer(nb::module_& module);
+void bind_cpu(nb::module_& module);
 void bind_ticket(nb::module_& module);
 void bind_graph(nb::module_& module);
 void bind_encoder(nb::module_& module);

@@ -17,6 +17,7 @@ NB_MODULE(_core, module) {
   bind_graph(module);
   bind_encoder(module);
   bind_device(module);
+  bind_cpu(module);
   bind_null_record(module);
   bind_dflash2_selector(module);
 }

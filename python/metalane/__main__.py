@@ -1,4 +1,4 @@
-"""Command line: ``python -m metalane --cmake-dir``, ``--version``, ``devices``."""
+"""Command line: ``python -m metalane devices``, ``cache``, ``--cmake-dir``, ``--version``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ import sys
 from pathlib import Path
 
 import metalane
+from metalane import cpu
 
 
 def cmake_dir() -> Path:
     """The folder of the CMake package, for ``find_package(metalane)``: pass it as ``metalane_DIR``."""
     return Path(metalane.__file__).parent / "lib" / "cmake" / "metalane"
+
+
+def list_devices() -> None:
+    for info in metalane.devices():
+        print(f"{info.kind}\t{info.name}")
+
+
+def show_cache(clear: bool) -> None:
+    """The disk cache of kernels compiled for the CPU device, after emptying it where asked."""
+    if clear:
+        print(f"deleted\t{cpu.clear_kernel_cache()} kernels")
+    info = cpu.kernel_cache_info()
+    print(f"folder\t{info.directory or 'none: this user has no home folder'}")
+    print(f"kernels\t{info.entries}")
+    print(f"size\t{info.nbytes / 1e6:.1f} MB of at most {info.limit_bytes / 1e6:.1f} MB")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -22,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("devices", help="list the devices of this machine, the default one first")
+    cache = commands.add_parser("cache", help="show the disk cache of kernels compiled for the CPU device")
+    cache.add_argument("--clear", action="store_true", help="delete every compiled kernel first")
     return parser
 
 
@@ -30,13 +48,14 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.cmake_dir:
         print(cmake_dir())
-        return 0
-    if options.command == "devices":
-        for info in metalane.devices():
-            print(f"{info.kind}\t{info.name}")
-        return 0
-    parser.print_usage(sys.stderr)
-    return 2
+    elif options.command == "devices":
+        list_devices()
+    elif options.command == "cache":
+        show_cache(options.clear)
+    else:
+        parser.print_usage(sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

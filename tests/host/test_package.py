@@ -143,8 +143,10 @@ def test_a_cpp_program_uses_the_installed_package(tmp_path: Path) -> None:
     command(cmake, "--build", tmp_path)
     environment = {**os.environ, "METALANE_CACHE_DIR": str(tmp_path / "cache")}
     said = command(tmp_path / "consumer", env=environment)
-    assert said.count("ok    ") == 7
+    assert said.count("ok    ") == 8
     assert "FAILED" not in said
-    linked = command("ldd", tmp_path / "consumer")
-    assert "libmetalane" in linked
-    assert "libpython" not in linked
+    # Their own names: folders on the way may well be called python3.12.
+    linked = [line.split()[0] for line in command("ldd", tmp_path / "consumer").splitlines()]
+    names = [Path(name).name for name in linked]
+    assert any(name.startswith("libmetalane.so") for name in names)
+    assert not [name for name in names if "python" in name]

@@ -1,8 +1,8 @@
 // A C++ program that uses an installed metalane as its users would: a custom kernel, the selector, a capture,
 // an error.
+#include <dlfcn.h>
 #include <metalane/metalane.h>
 
-#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -99,6 +99,10 @@ void errors(const metalane::Device& device) {
   }
 }
 
+void no_python() {
+  expect(dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr, "no Python in this process");
+}
+
 }  // namespace
 
 int main() {
@@ -108,5 +112,6 @@ int main() {
   selector(device);
   capture(device);
   errors(device);
+  no_python();
   return failures == 0 ? 0 : 1;
 }

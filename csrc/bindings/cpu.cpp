@@ -1,0 +1,82 @@
+// Process-wide settings of the CPU device: its threads, and the disk cache of compiled kernels.
+#include <metalane/cpu.h>
+
+#include "bindings/bindings.h"
+
+namespace metalane::python {
+
+using namespace nb::literals;
+
+namespace {
+
+// More threads than any machine that metalane runs on has processors; a slip must not start a million.
+constexpr std::uint64_t kMaxThreads = 4096;
+
+void set_thread_count(nb::handle count) {
+  const std::uint64_t threads = u64_from(count, "set_thread_count", "count");
+  if (threads > kMaxThreads) {
+    throw ArgumentError("set_thread_count", "count", "at most " + std::to_string(kMaxThreads),
+                        std::to_string(threads));
+  }
+  cpu::set_thread_count(static_cast<unsigned>(threads));
+}
+
+// Paths go through os.fsencode and os.fsdecode: they need not be UTF-8.
+std::string path_from(nb::handle value, const char* op, const char* argument) {
+  nb::object encoded;
+  try {
+    encoded = nb::module_::import_("os").attr("fsencode")(value);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_UnicodeError)) throw;
+    throw DTypeError(op, argument, "a path", repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  const auto bytes = nb::borrow<nb::bytes>(encoded);
+  std::string path(bytes.c_str(), bytes.size());
+  if (path.find('\0') != std::string::npos) {
+    throw ArgumentError(op, argument, "a path without a null character", repr_of(value));
+  }
+  return path;
+}
+
+void set_kernel_cache(nb::handle directory, nb::handle limit_bytes) {
+  const std::string path =
+      directory.is_none() ? std::string() : path_from(directory, "set_kernel_cache", "directory");
+  cpu::set_kernel_cache(path, u64_from(limit_bytes, "set_kernel_cache", "limit_bytes"));
+}
+
+}  // namespace
+
+void bind_cpu(nb::module_& module) {
+  nb::class_<cpu::KernelCacheInfo>(module, "KernelCacheInfo", nb::is_final(),
+                                   "Where compiled kernels are kept, and how much is there.")
+      .def_prop_ro(
+          "directory",
+          [](const cpu::KernelCacheInfo& self) {
+            return nb::module_::import_("os").attr("fsdecode")(
+                nb::bytes(self.directory.data(), self.directory.size()));
+          },
+          nb::sig("def directory(self) -> str"))
+      .def_ro("entries", &cpu::KernelCacheInfo::entries, "Compiled kernels.")
+      .def_ro("nbytes", &cpu::KernelCacheInfo::nbytes, "Of all of them.")
+      .def_ro("limit_bytes", &cpu::KernelCacheInfo::limit_bytes,
+              "The least recently used ones go when more is stored.")
+      .def("__repr__", [](const cpu::KernelCacheInfo& self) {
+        return "<KernelCacheInfo: " + std::to_string(self.entries) + " kernels, " +
+               std::to_string(self.nbytes) + " of " + std::to_string(self.limit_bytes) + " bytes>";
+      });
+  module.def("set_thread_count", &set_thread_count, "count"_a.none(),
+             nb::sig("def set_thread_count(count: int) -> None"),
+             "Worker threads of CPU devices opened from now on; 0: one a processor that the process may use.");
+  module.def("set_kernel_cache", &set_kernel_cache, "directory"_a.none() = nb::none(),
+             "limit_bytes"_a.none() = std::uint64_t{1} << 30,
+             nb::sig("def set_kernel_cache(directory: str | os.PathLike[str] | None = None, "
+                     "limit_bytes: int = 1073741824) -> None"),
+             "Where kernels compiled at run time are kept, and how many bytes of them.\n\n"
+             "directory: None: $METALANE_CACHE_DIR, else $XDG_CACHE_HOME/metalane, else ~/.cache/metalane.");
+  module.def("kernel_cache_info", &cpu::kernel_cache_info, nb::call_guard<Unlocked>(),
+             "The cache's folder, and what is in it now.");
+  module.def("clear_kernel_cache", &cpu::clear_kernel_cache, nb::call_guard<Unlocked>(),
+             "Deletes every compiled kernel and returns how many; kernels in use stay usable.");
+}
+
+}  // namespace metalane::python
