@@ -1,0 +1,120 @@
+"""Process-wide settings of the CPU device: worker threads and the disk cache, from Python and the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import metalane
+from metalane import cpu
+
+SOURCE = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void increment(device uint* x, uint i [[thread_position_in_grid]]) { x[i] += 1; }
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path):
+    """An empty cache folder; the default one is back afterwards."""
+    folder = tmp_path / "compiled kernels"
+    cpu.set_kernel_cache(folder)
+    yield folder
+    cpu.set_kernel_cache()
+
+
+def run_increment() -> list[int]:
+    device = metalane.Device("cpu")
+    device.registry.register_source("increment", SOURCE)
+    buffer = device.zeros(3, "u32")
+    with device.command_encoder() as encoder:
+        encoder.dispatch("increment", [buffer], threads=3, threads_per_threadgroup=3)
+    return buffer.tolist()
+
+
+def command(folder: Path, *arguments: str) -> dict[str, str]:
+    environment = {**os.environ, "METALANE_CACHE_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "metalane", "cache", *arguments],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("\t") for line in done.stdout.splitlines())
+
+
+def test_the_cache_is_seen_and_cleared(cache: Path) -> None:
+    assert cpu.kernel_cache_info().entries == 0
+    assert run_increment() == [1, 1, 1]
+    info = cpu.kernel_cache_info()
+    assert info.directory == str(cache)
+    assert info.entries == 1
+    assert info.nbytes == sum(file.stat().st_size for file in cache.glob("*.so")) > 0
+    assert info.limit_bytes == 1 << 30
+    assert repr(info) == f"<KernelCacheInfo: 1 kernels, {info.nbytes} of {1 << 30} bytes>"
+    assert cpu.clear_kernel_cache() == 1
+    assert cpu.kernel_cache_info().entries == 0
+    assert list(cache.glob("*.so")) == []
+    assert run_increment() == [1, 1, 1]
+
+
+def test_command_line_shows_and_clears_the_cache(cache: Path) -> None:
+    empty = command(cache)
+    assert empty == {"folder": str(cache), "kernels": "0", "size": "0.0 MB of at most 1073.7 MB"}
+    run_increment()
+    one = command(cache)
+    assert one["kernels"] == "1"
+    assert re.fullmatch(r"\d+\.\d MB of at most 1073\.7 MB", one["size"])
+    cleared = command(cache, "--clear")
+    assert cleared["deleted"] == "1 kernels"
+    assert cleared["kernels"] == "0"
+    assert cpu.kernel_cache_info().entries == 0
+
+
+def test_a_limit_holds(cache: Path) -> None:
+    cpu.set_kernel_cache(cache, limit_bytes=0)
+    run_increment()
+    assert cpu.kernel_cache_info().limit_bytes == 0
+    other = metalane.Device("cpu")
+    other.registry.register_source("increment", SOURCE + "// another\n")
+    other.registry.pipeline("increment")
+    assert cpu.kernel_cache_info().entries <= 1
+
+
+def test_worker_threads_are_as_many_as_asked_for() -> None:
+    tasks = Path("/proc/self/task")
+    for asked in (1, 3):
+        cpu.set_thread_count(asked)
+        try:
+            before = len(list(tasks.iterdir()))
+            device = metalane.Device("cpu")
+            with device.command_encoder() as encoder:
+                encoder.fill(device.zeros(1 << 20, "f32"), 1)
+            encoder.ticket.wait()
+            assert asked <= len(list(tasks.iterdir())) - before <= asked + 2
+        finally:
+            cpu.set_thread_count(0)
+        del device, encoder
+
+
+@pytest.mark.parametrize("count", [-1, 4097, 1 << 64])
+def test_thread_counts_out_of_range_are_refused(count: int) -> None:
+    with pytest.raises(metalane.ArgumentError, match="count"):
+        cpu.set_thread_count(count)
+
+
+def test_odd_arguments_are_refused() -> None:
+    with pytest.raises(metalane.DTypeError, match="count"):
+        cpu.set_thread_count("two")
+    with pytest.raises(metalane.DTypeError, match="directory"):
+        cpu.set_kernel_cache(3.5)
+    with pytest.raises(metalane.ArgumentError, match="null character"):
+        cpu.set_kernel_cache("a\0b")
+    with pytest.raises(metalane.ArgumentError, match="limit_bytes"):
+        cpu.set_kernel_cache(None, -1)
+    assert cpu.kernel_cache_info().limit_bytes == 1 << 30
