@@ -64,9 +64,10 @@ void bind_cpu(nb::module_& module) {
         return "<KernelCacheInfo: " + std::to_string(self.entries) + " kernels, " +
                std::to_string(self.nbytes) + " of " + std::to_string(self.limit_bytes) + " bytes>";
       });
-  module.def("set_thread_count", &set_thread_count, "count"_a.none(),
-             nb::sig("def set_thread_count(count: int) -> None"),
-             "Worker threads of CPU devices opened from now on; 0: one a processor that the process may use.");
+  module.def(
+      "set_thread_count", &set_thread_count, "count"_a.none(),
+      nb::sig("def set_thread_count(count: int) -> None"),
+      "Worker threads of CPU devices opened from now on; 0: one a processor that the process may use.");
   module.def("set_kernel_cache", &set_kernel_cache, "directory"_a.none() = nb::none(),
              "limit_bytes"_a.none() = std::uint64_t{1} << 30,
              nb::sig("def set_kernel_cache(directory: str | os.PathLike[str] | None = None, "

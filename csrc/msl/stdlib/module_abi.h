@@ -7,9 +7,9 @@
  * How a threadgroup runs: all its threads run on one OS thread, each on a fiber of its own where it must
  * wait. The executor calls `entry` on a fiber. `entry` takes thread after thread from the group
  * (`next_thread` up to `end_thread`, the end of the current simdgroup), runs the kernel for it and counts it
- * in `finished_threads`. A thread that meets a barrier or collective calls into the executor, which parks that fiber
- * and calls `entry` on a fresh one to go on with the next thread. A kernel that never waits thus runs as a
- * plain loop.
+ * in `finished_threads`. A thread that meets a barrier or collective calls into the executor, which parks
+ * that fiber and calls `entry` on a fresh one to go on with the next thread. A kernel that never waits thus
+ * runs as a plain loop.
  */
 #ifndef METALANE_MODULE_ABI_H
 #define METALANE_MODULE_ABI_H
@@ -28,9 +28,9 @@ struct metalane_launch {
   void* buffers[METALANE_MAX_BUFFERS]; /* address bound at [[buffer(i)]], bytes arguments included */
   uint32_t threadgroup_offsets[METALANE_MAX_THREADGROUP_ARGS]; /* [[threadgroup(i)]] within
                                                                   metalane_group.threadgroup_memory */
-  uint32_t grid_threads[3];      /* [[threads_per_grid]] */
-  uint32_t grid_groups[3];       /* [[threadgroups_per_grid]] */
-  uint32_t nominal_threads[3];   /* [[dispatch_threads_per_threadgroup]] */
+  uint32_t grid_threads[3];                                    /* [[threads_per_grid]] */
+  uint32_t grid_groups[3];                                     /* [[threadgroups_per_grid]] */
+  uint32_t nominal_threads[3];                                 /* [[dispatch_threads_per_threadgroup]] */
 };
 
 /* One threadgroup while it runs. Thread numbers are linear: x + threads.x * (y + threads.y * z). */
@@ -48,7 +48,7 @@ struct metalane_group {
 
 /* Lanes that meet in a collective. Lane i's operand and result are at `in + i * bytes`, `out + i * bytes`. */
 struct metalane_lanes {
-  uint32_t active; /* bit i: lane i takes part */
+  uint32_t active;     /* bit i: lane i takes part */
   uint32_t lane_count; /* lanes that the simdgroup has (32, or fewer in the last one) */
   uint32_t bytes;
   const uint8_t* in;
@@ -64,9 +64,8 @@ struct metalane_runtime {
   /* A simd_* or quad_* operation: waits until every lane of the simdgroup has finished or waits somewhere;
    * then `combine` runs once for the lanes that wait at this site, with `context` of the lowest of them.
    * `value` and `result` hold `bytes` bytes; they may be the same place. */
-  void (*simd_collective)(struct metalane_group* group, uint32_t site, uint32_t bytes,
-                          const void* value, void* result, metalane_combine combine,
-                          const void* context);
+  void (*simd_collective)(struct metalane_group* group, uint32_t site, uint32_t bytes, const void* value,
+                          void* result, metalane_combine combine, const void* context);
 };
 
 /* Where a barrier or collective stands in the user's text. */

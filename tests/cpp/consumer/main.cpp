@@ -99,9 +99,7 @@ void errors(const metalane::Device& device) {
   }
 }
 
-void no_python() {
-  expect(dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr, "no Python in this process");
-}
+void no_python() { expect(dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr, "no Python in this process"); }
 
 }  // namespace
 

@@ -2,13 +2,13 @@
 // and how many rows of it to verify.
 #pragma once
 
-#include <array>
-#include <cstdint>
-
 #include <metalane/buffer.h>
 #include <metalane/encoder.h>
 #include <metalane/export.h>
 #include <metalane/ops/dflash2_selector_params.h>
+
+#include <array>
+#include <cstdint>
 
 namespace metalane {
 
@@ -30,14 +30,12 @@ struct DFlash2SelectorBuffers {
 
   // Thirteen zero-filled buffers for these sizes.
   METALANE_API static DFlash2SelectorBuffers alloc(const Device& device, std::uint64_t lanes,
-                                                   std::uint64_t rows_per_lane,
-                                                   std::uint64_t vocabulary);
+                                                   std::uint64_t rows_per_lane, std::uint64_t vocabulary);
 };
 
 // Encodes the three launches of one selector step. Throws ArgumentError or DTypeError (geometry, anchors,
 // temperatures, dtype or exact shape of a buffer, aliasing) before anything is encoded. Allocates nothing.
-METALANE_API void dispatch_dflash2_selector(CommandEncoder& encoder,
-                                            const DFlash2SelectorBuffers& buffers,
+METALANE_API void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuffers& buffers,
                                             const DFlash2SelectorParams& params);
 
 // Encodes the choice of verification rows: confidence f32 [L, P] -> verify_rows u32 [L].
