@@ -13,13 +13,25 @@ ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
 
 
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although METALANE_REQUIRE_ALL=1: {report.longrepr}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     """With METALANE_REQUIRE_ALL=1 a skipped test is a failed one."""
     report = yield
-    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"skipped although METALANE_REQUIRE_ALL=1: {report.longrepr}"
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    """The same for a file that skips itself while it is imported."""
+    report = yield
+    refuse_skip(report)
     return report
 
 
