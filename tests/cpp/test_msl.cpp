@@ -489,4 +489,25 @@ TEST_CASE(ten_thousand_lines_read_well_under_a_second) {
   check::report(seconds < 1, __FILE__, __LINE__, "took " + std::to_string(seconds) + " s");
 }
 
+TEST_CASE(chains_without_brackets_are_bounded) {
+  const auto body = [](const std::string& text) { return "kernel void k(device float* o) { " + text + " }"; };
+  const auto repeated = [](const std::string& text, int times) {
+    std::string result;
+    for (int i = 0; i < times; ++i) result += text;
+    return result;
+  };
+  const std::map<std::string, std::string> none;
+  CHECK_THROWS(msl::Program::read("t", body("o[0] = " + repeated("o[1] ? 1 : ", 20000) + "2;"), none),
+               CompileError, "an expression has more than 4000 tokens");
+  CHECK_THROWS(msl::Program::read("t", body("o[0] = " + repeated("1 + ", 200000) + "1;"), none), CompileError,
+               "an expression has more than 4000 tokens");
+  CHECK_THROWS(msl::Program::read("t", body(repeated("if (o[0]) ", 20000) + ";"), none), CompileError,
+               "statements nest deeper than 200");
+  // Long lists and bodies are no chains.
+  const std::string table = "constant int table[] = {" + repeated("1 + 1, ", 20000) + "1};";
+  CHECK_EQ(
+      msl::Program::read("t", table + body(repeated("if (o[0]) o[0] = 1;", 5000)), none)->kernels().size(),
+      1u);
+}
+
 CHECK_MAIN()

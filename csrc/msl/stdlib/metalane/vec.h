@@ -99,10 +99,10 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
   constexpr vec(S scalar) : detail::components<T, N>{} {
     for (int i = 0; i < N; ++i) data[i] = T(scalar);
   }
-  // Scalars and smaller vectors in any grouping.
+  // Scalars and smaller vectors in any grouping; components that a braced list leaves out are zero.
   template <class A, class B, class... Rest,
             class = enable_if_t<((detail::component_count<A> + detail::component_count<B>)+... +
-                                 detail::component_count<Rest>) == N>>
+                                 detail::component_count<Rest>) <= N>>
   constexpr vec(const A& a, const B& b, const Rest&... rest) : detail::components<T, N>{} {
     int next = 0;
     append(next, a);
