@@ -1,0 +1,174 @@
+// Costs of the CPU executor's parts in nanoseconds, as JSON: a fiber switch beside swapcontext, and a
+// threadgroup barrier and a simdgroup collective as kernel modules call them.
+//
+// Built by executor.py together with the executor's own sources.
+#include <ucontext.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "backends/cpu/fiber.h"
+#include "backends/cpu/threadgroup.h"
+
+namespace {
+
+using namespace metalane::cpu;
+
+constexpr unsigned kFibers = METALANE_SIMD_WIDTH;
+
+template <typename Body>
+double nanoseconds(const Body& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// A ring of 32 fibers, each handing over to the next.
+struct FiberRing {
+  Fiber main;
+  std::vector<Fiber*> fibers;
+  unsigned current = 0;
+  long left = 0;
+
+  static void run(void* argument) {
+    auto& ring = *static_cast<FiberRing*>(argument);
+    finish_first_switch();
+    for (;;) {
+      Fiber& self = *ring.fibers[ring.current];
+      if (ring.left-- == 0) {
+        switch_fiber(self, ring.main);
+      } else {
+        ring.current = (ring.current + 1) % kFibers;
+        switch_fiber(self, *ring.fibers[ring.current]);
+      }
+    }
+  }
+};
+
+double fiber_switch(long switches) {
+  FiberRing ring;
+  FiberPool pool(&FiberRing::run, &ring);
+  adopt_current_thread(ring.main);
+  if (!pool.grow()) std::exit(1);
+  for (unsigned i = 0; i < kFibers; ++i) ring.fibers.push_back(pool.take());
+  const auto turn = [&](long count) {
+    ring.left = count;
+    switch_fiber(ring.main, *ring.fibers[ring.current]);
+  };
+  turn(2 * kFibers);  // every fiber has begun
+  return nanoseconds([&] { turn(switches); }) / static_cast<double>(switches);
+}
+
+ucontext_t main_context;
+ucontext_t ring_contexts[kFibers];
+unsigned context_current = 0;
+long contexts_left = 0;
+
+void context_main() {
+  for (;;) {
+    ucontext_t& self = ring_contexts[context_current];
+    if (contexts_left-- == 0) {
+      swapcontext(&self, &main_context);
+    } else {
+      context_current = (context_current + 1) % kFibers;
+      swapcontext(&self, &ring_contexts[context_current]);
+    }
+  }
+}
+
+double context_switch(long switches) {
+  static std::vector<std::uint8_t> stacks(kFibers * 65536);
+  context_current = 0;
+  for (unsigned i = 0; i < kFibers; ++i) {
+    getcontext(&ring_contexts[i]);
+    ring_contexts[i].uc_stack = {};
+    ring_contexts[i].uc_stack.ss_sp = stacks.data() + i * 65536;
+    ring_contexts[i].uc_stack.ss_size = 65536;
+    makecontext(&ring_contexts[i], &context_main, 0);
+  }
+  const auto turn = [&](long count) {
+    contexts_left = count;
+    swapcontext(&main_context, &ring_contexts[context_current]);
+  };
+  turn(2 * kFibers);
+  return nanoseconds([&] { turn(switches); }) / static_cast<double>(switches);
+}
+
+std::uint32_t rounds = 0;  // of the kernels below
+
+void barrier_kernel(metalane_group* group) {
+  for (std::uint32_t i = 0; i < rounds; ++i) module_runtime().threadgroup_barrier(group, 0);
+}
+
+void sum_lanes(const metalane_lanes* lanes, const void*) {
+  float total = 0;
+  const auto* in = reinterpret_cast<const float*>(lanes->in);
+  auto* out = reinterpret_cast<float*>(lanes->out);
+  for (int lane = 0; lane < METALANE_SIMD_WIDTH; ++lane) total += in[lane];
+  for (int lane = 0; lane < METALANE_SIMD_WIDTH; ++lane) out[lane] = total;
+}
+
+void collective_kernel(metalane_group* group) {
+  float value = 1.0f;
+  for (std::uint32_t i = 0; i < rounds; ++i) {
+    float result = 0;
+    module_runtime().simd_collective(group, 0, sizeof value, &value, &result, &sum_lanes, nullptr);
+    value = result == 0 ? 0.0f : 1.0f;
+  }
+}
+
+template <void (*kernel)(metalane_group*)>
+void entry(metalane_group* group) {
+  while (group->next_thread < group->end_thread) {
+    group->current_thread = group->next_thread++;
+    kernel(group);
+    ++group->finished_threads;
+  }
+}
+
+// What one more round of the kernel costs: the launch itself cancels out.
+template <void (*kernel)(metalane_group*)>
+double per_round(ThreadgroupRunner& runner, std::uint32_t threads) {
+  static const metalane_site sites[] = {{"rendezvous", "executor.metal", 1, 1}};
+  static const metalane_module module = {
+      METALANE_MODULE_ABI_VERSION, "k", sites, 1, nullptr, nullptr, &entry<kernel>};
+  metalane_launch launch{};
+  launch.grid_groups[0] = launch.grid_groups[1] = launch.grid_groups[2] = 1;
+  launch.grid_threads[0] = launch.nominal_threads[0] = threads;
+  launch.grid_threads[1] = launch.nominal_threads[1] = 1;
+  launch.grid_threads[2] = launch.nominal_threads[2] = 1;
+  const std::uint32_t position[3] = {0, 0, 0};
+  const std::uint32_t shape[3] = {threads, 1, 1};
+  const auto time = [&](std::uint32_t count) {
+    rounds = count;
+    return nanoseconds([&] {
+      if (runner.run(module, launch, position, shape) != ThreadgroupRunner::Outcome::done) std::exit(1);
+    });
+  };
+  time(4);  // stacks committed
+  constexpr std::uint32_t few = 50, many = 450;
+  const double base = time(few);
+  return (time(many) - base) / (many - few);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int repeats = argc > 1 ? std::atoi(argv[1]) : 1;
+  std::atomic<bool> stop{false};
+  auto runner = std::make_unique<ThreadgroupRunner>(stop);
+  if (!runner->prepare()) return 1;
+  for (int i = 0; i < repeats; ++i) {
+    std::printf("{\"fiber_switch\": %.4f, \"swapcontext\": %.4f, ", fiber_switch(500000),
+                context_switch(50000));
+    std::printf("\"collective_32\": %.2f, ", per_round<&collective_kernel>(*runner, 32));
+    std::printf("\"barrier_256\": %.2f, ", per_round<&barrier_kernel>(*runner, 256));
+    std::printf("\"barrier_1024\": %.2f}\n", per_round<&barrier_kernel>(*runner, 1024));
+  }
+  return 0;
+}
