@@ -52,10 +52,10 @@ FOUND = {version: python for version in VERSIONS if (python := find(version))}
 @pytest.fixture(scope="session", autouse=True)
 def say_which(request: pytest.FixtureRequest) -> None:
     missing = [version for version in VERSIONS if version not in FOUND]
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    reporter.write_line(
-        f"CPythons tested: {', '.join(FOUND) or 'none'}; not on this machine: {', '.join(missing) or 'none'}"
-    )
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\nCPythons tested: {', '.join(FOUND) or 'none'}; "
+              f"not on this machine: {', '.join(missing) or 'none'}")  # fmt: skip
 
 
 def run(*arguments: object) -> str:
