@@ -234,7 +234,9 @@ class ModuleWriter {
       if (!path.empty()) name = path + "::" + name;
     }
     if (request_.kernel.is_template && !request_.kernel.template_range.empty()) {
-      name += "<" + translator.inline_text(request_.kernel.template_range) + ">";
+      // A ">>" behind the range closes the last argument's list too.
+      const bool closes_two = unit_.is_at(request_.kernel.template_range.end, ">>");
+      name += "<" + translator.inline_text(request_.kernel.template_range) + (closes_two ? " > >" : ">");
     }
     std::string arguments;
     for (std::size_t i = 0; i < request_.kernel.parameters.size(); ++i) {

@@ -516,6 +516,22 @@ TEST_CASE(lane_counts_are_ushort_to_overloads) {
   CHECK_EQ(out[3], 10);
 }
 
+TEST_CASE(instances_close_nested_argument_lists_at_once) {
+  const auto program = read(R"(
+    template <typename T> struct Twice { T operator()(T x) { return 2 * x; } };
+    template <typename T, typename F> kernel void apply(device T* x [[buffer(0)]]) { x[0] = F()(x[0]); }
+    template [[host_name("apply_f")]] kernel void apply<float, Twice<float>>(device float* x [[buffer(0)]]);
+    template [[host_name("apply_i")]] [[kernel]] decltype(apply<int, Twice<int>>) apply<int, Twice<int>>;
+  )");
+  float real = 1.5;
+  int whole = 4;
+  const Module module(*program, "apply_f"), other(*program, "apply_i");
+  if (module) module.run({&real}, {1, 1, 1}, {1, 1, 1});
+  if (other) other.run({&whole}, {1, 1, 1}, {1, 1, 1});
+  CHECK_EQ(real, 3.0f);
+  CHECK_EQ(whole, 8);
+}
+
 TEST_CASE(bodies_that_differ_by_address_space_are_refused) {
   const auto program = read(R"(
     inline int space(device int*) { return 1; }
