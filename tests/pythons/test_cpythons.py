@@ -24,7 +24,8 @@ SMOKE = [
     "tests/host/test_encoder.py",
     "tests/host/test_errors.py",
 ]
-USABLE = "import ensurepip, sys, sysconfig, os; print('%d.%d' % sys.version_info[:2]); " \
+# A launcher on PATH (pyenv's, say) may stand for several interpreters: what it starts is what counts.
+USABLE = "import ensurepip, os, sys, sysconfig; print(sys.executable, '%d.%d' % sys.version_info[:2], sep='\\n'); " \
     "assert os.path.exists(sysconfig.get_path('include') + '/Python.h')"  # fmt: skip
 
 
@@ -33,17 +34,20 @@ def number(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def works(python: Path, version: str) -> bool:
+def usable(python: Path, version: str) -> Path | None:
+    """The interpreter that `python` starts, if it is of this version and has headers and venv."""
     done = subprocess.run([python, "-c", USABLE], capture_output=True, text=True)
-    return done.returncode == 0 and done.stdout.strip() == version
+    if done.returncode != 0:
+        return None
+    executable, found = done.stdout.splitlines()
+    return Path(executable) if found == version else None
 
 
 def find(version: str) -> Path | None:
-    """An interpreter of this version with headers and venv."""
     on_path = shutil.which(f"python{version}")
     candidates = [Path(on_path)] if on_path else []
     candidates += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"), reverse=True)
-    return next((python for python in candidates if works(python, version)), None)
+    return next((found for python in candidates if (found := usable(python, version))), None)
 
 
 FOUND = {version: python for version in VERSIONS if (python := find(version))}
@@ -72,7 +76,7 @@ def wheel(version: str, folder: Path) -> Path:
     """Built as `pip wheel` does it, isolated; the C++ library's objects are shared between the interpreters."""
     made_in = folder / version
     run(FOUND[version], "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", made_in,
-        "-C", f"build-dir={folder / 'build'}", ROOT)  # fmt: skip
+        f"--config-settings=build-dir={folder / 'build'}", ROOT)  # fmt: skip
     (made,) = made_in.glob("*.whl")
     return made
 
