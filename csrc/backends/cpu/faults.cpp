@@ -167,7 +167,7 @@ bool FaultGuard::handle(int signal, const siginfo_t* info, void* context) noexce
     const bool stopped = signal == stop_signal && info->si_code == SI_TKILL && info->si_pid == getpid() &&
                          state_.load() == State::signalled;
     if (!stopped) return false;
-    if (on_fiber && leavable_) runner_.force_leave(context);
+    if (on_fiber && leavable_ && runner_.in_kernel()) runner_.force_leave(context);
     state_.store(State::received);
     return true;
   }

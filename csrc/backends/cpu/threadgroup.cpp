@@ -107,6 +107,7 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
     }
     if (left_) {
       finish_forced_switch(main_);
+      in_kernel_.store(false, std::memory_order_relaxed);
       outcome_ = Outcome::left;
     }
     if (!wants_fiber_ || outcome_ != Outcome::done) break;
@@ -118,22 +119,35 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
   return outcome_;
 }
 
+// The order matters: a stop that finds the flag unset relies on the look at stop_ behind it.
+inline void ThreadgroupRunner::enter_kernel() noexcept {
+  in_kernel_.store(true, std::memory_order_relaxed);
+  // The handler runs on this thread: what must not happen is that the compiler swaps the two.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (!stop_.load(std::memory_order_relaxed)) return;
+  in_kernel_.store(false, std::memory_order_relaxed);
+  outcome_ = Outcome::left;
+  Fiber* self = current_;
+  current_ = &main_;
+  switch_fiber(*self, main_);
+}
+
 // Every fiber: take the threads that are due, hand over, and begin again when taken from the idle list.
 void ThreadgroupRunner::fiber_main(void* argument) {
   auto& runner = *static_cast<ThreadgroupRunner*>(argument);
   finish_first_switch();
   Fiber* const self = runner.current_;
   for (;;) {
-    if (runner.stop_.load()) {
-      runner.outcome_ = Outcome::left;
-    } else if (runner.module_ != nullptr) {
+    runner.enter_kernel();
+    if (runner.module_ != nullptr) {
       runner.module_->entry(&runner.group_);
     } else {
       runner.group_.next_thread = 1;
       runner.function_(runner.function_context_);
     }
+    runner.in_kernel_.store(false, std::memory_order_relaxed);
     runner.fibers_.put(self);
-    Fiber* target = runner.outcome_ == Outcome::done ? runner.next() : &runner.main_;
+    Fiber* target = runner.next();
     if (target == self) continue;
     runner.current_ = target;
     switch_fiber(*self, *target);
@@ -239,14 +253,17 @@ inline void ThreadgroupRunner::park() noexcept {
     target = take_runnable(simdgroup);
   } else {
     target = next();
-    if (target == self) return;
   }
-  current_ = target;
-  switch_fiber(*self, *target);
+  if (target != self) {
+    current_ = target;
+    switch_fiber(*self, *target);
+  }
+  enter_kernel();
 }
 
 void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
+  runner.in_kernel_.store(false, std::memory_order_relaxed);
   const std::uint32_t thread = group->current_thread;
   runner.fiber_of_[thread] = runner.current_;
   runner.site_of_[thread] = site;
@@ -263,6 +280,7 @@ void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t sit
                                         const void* value, void* result, metalane_combine combine,
                                         const void* context) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
+  runner.in_kernel_.store(false, std::memory_order_relaxed);
   const std::uint32_t thread = group->current_thread;
   runner.fiber_of_[thread] = runner.current_;
   runner.site_of_[thread] = site;

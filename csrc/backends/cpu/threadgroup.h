@@ -50,6 +50,9 @@ class ThreadgroupRunner {
     return fibers_.locate(address) == FiberPool::Place::guard;
   }
   void force_leave(void* signal_context) noexcept;
+  // Whether a fiber is in kernel code. In the scheduler it is not to be cut short (a sanitizer may hold a
+  // lock there); it looks at the stop flag itself when it goes back.
+  bool in_kernel() const noexcept { return in_kernel_.load(std::memory_order_relaxed); }
 
   // The thread that ran last: "thread 37 [5, 1, 0]".
   std::string current_thread_name() const { return thread_name(group_.current_thread); }
@@ -90,6 +93,7 @@ class ThreadgroupRunner {
   bool complete_barrier() noexcept;
   void resolve_collective(Simdgroup& simdgroup, std::uint32_t first_thread) noexcept;
   void park() noexcept;
+  void enter_kernel() noexcept;
   void append_waiters(std::string& text, const metalane_module& module, std::uint32_t site) const;
   std::string thread_name(std::uint32_t thread) const;
 
@@ -107,6 +111,7 @@ class ThreadgroupRunner {
   bool barrier_sites_differ_ = false;
   bool wants_fiber_ = false;
   volatile bool left_ = false;
+  std::atomic<bool> in_kernel_{false};
   Outcome outcome_ = Outcome::done;
 
   Simdgroup simdgroups_[max_simdgroups];
