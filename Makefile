@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
 BUILD := build/dev
 JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -23,9 +24,10 @@ test: install lint
 soak: install
 	METALANE_SOAK=1 $(BIN)/python -m pytest
 
-bench: install
-	$(BIN)/python benchmarks/dispatch.py
-	$(BIN)/python benchmarks/dflash2_selector.py
+bench: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/dispatch.py
+	$(BENCH)/bin/python benchmarks/dflash2_selector.py
+	$(BENCH)/bin/python benchmarks/executor.py
 
 lint: $(VENV)/.tools install
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
@@ -47,6 +49,15 @@ $(VENV)/.installed: $(VENV)/.tools $(SOURCES)
 	  -C build-dir=$(BUILD) -C cmake.define.METALANE_TESTS=ON
 	touch $@
 
+# An environment of its own: peers to measure against are large, and nothing else needs them.
+$(BENCH)/.installed: $(VENV)/.tools $(SOURCES)
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BENCH)/bin/pip install --quiet --group build numpy ml_dtypes
+	$(BENCH)/bin/pip install --quiet --group bench || echo "torch is not to be had here: its comparisons are left out"
+	$(BENCH)/bin/pip install --quiet --no-build-isolation --no-deps --force-reinstall . -C build-dir=build/bench
+	touch $@
+
 $(VENV)/.tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "metalane needs Python 3.10 or later; set PYTHON=..." >&2; exit 1; }
@@ -62,4 +73,4 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) build dist .pytest_cache .mypy_cache .ruff_cache

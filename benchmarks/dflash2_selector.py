@@ -1,285 +1,266 @@
-"""Measures the DFlash2 selector: top-16 beside read bandwidth, torch.topk, argpartition; steps; calls.
+"""Measures the DFlash2 selector: top-16 beside read bandwidth, torch.topk and argpartition; the whole step.
 
-    python benchmarks/dflash2_selector.py [--rounds 15] [--out benchmarks/results]
+    python benchmarks/dflash2_selector.py [--rounds 30]
 
-Both sides of every ratio run in one process and in turn; medians, with the 10th and 90th percentile beside.
-Caches are emptied before each measurement by writing a large array. Read bandwidth is NumPy's int32 maximum over
-256 MiB, the fastest of its reductions here, one slice a thread, as many threads as the device has.
+Inputs are cold: they lie in a ring larger than four last-level caches, and each measurement takes the next of its kind.
+Read bandwidth is read_bandwidth.cpp over 256 MiB that are cold as well, with as many threads as the device has; its
+median in the same rounds is what every share is a share of.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import json
-import os
-import statistics
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
 import metalane
+
+sys.path.insert(0, str(harness.HERE.parent / "tests"))
+from ops.oracle import dflash2 as oracle
 
 try:
     import torch
 except ImportError:
     torch = None
 
-VOCABULARY = 248_320
+VOCABULARY, LANES, ROWS = 248_320, 4, 16
+ROW_BYTES = 4 * VOCABULARY
+SLOT_BYTES = ROWS * ROW_BYTES  # one lane's logits: the anchor's row, then 15 rows to look through
+TOP16_BYTES = (ROWS - 1) * ROW_BYTES
 READ_BYTES = 256 << 20
-THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+KINDS = ("normal", "ascending", "descending", "all-equal", "all-nan")
 
 
-def in_turn(
-    sides: dict[str, Callable[[], Any]], rounds: int, before: Callable[[], None]
-) -> dict[str, dict[str, float]]:
-    """Seconds of each side, all sides once a round: median, 10th and 90th percentile."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for side in sides.values():
-        side()
-    for _ in range(rounds):
-        for name, side in sides.items():
-            before()
-            begin = time.perf_counter()
-            side()
-            times[name].append(time.perf_counter() - begin)
-    return {
-        name: {
-            "median": statistics.median(values),
-            "p10": float(np.percentile(values, 10)),
-            "p90": float(np.percentile(values, 90)),
-        }
-        for name, values in times.items()
-    }
-
-
-def cache_emptier() -> Callable[[], None]:
-    large = np.zeros(32 << 20, np.uint64)  # 256 MiB, past any last-level cache's share
-
-    def empty() -> None:
-        np.add(large, 1, out=large)
-
-    return empty
-
-
-def reader(pool: ThreadPoolExecutor) -> Callable[[], None]:
-    """Reads READ_BYTES of memory once, split over the pool's threads."""
-    parts = np.array_split(np.ones(READ_BYTES // 4, np.int32), THREADS)
-
-    def read() -> None:
-        list(pool.map(np.maximum.reduce, parts))
-
-    return read
-
-
-def params_for(lanes: int, rows: int) -> metalane.DFlash2SelectorParams:
+def params_for(lanes: int) -> metalane.DFlash2SelectorParams:
     return metalane.DFlash2SelectorParams(
         anchor=[1, 2, 3, 4],
         temperature=[1.0] * 4,
         lanes=lanes,
-        rows_per_lane=rows,
+        rows_per_lane=ROWS,
         vocabulary=VOCABULARY,
         sampling_mask=(1 << lanes) - 2,
     )
 
 
-ROW_KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
-    "normal": lambda random: random.standard_normal(VOCABULARY, np.float32),
-    "ascending": lambda _: np.arange(VOCABULARY, dtype=np.float32),
-    "descending": lambda _: -np.arange(VOCABULARY, dtype=np.float32),
-    "all-equal": lambda _: np.ones(VOCABULARY, np.float32),
-    "all-nan": lambda _: np.full(VOCABULARY, np.nan, np.float32),
-}
+class Ring:
+    """Logits in slots of one lane: three fifths are normal rows, the others the kinds that could be slow."""
+
+    def __init__(self, device: metalane.Device, nbytes: int) -> None:
+        each = max(2, nbytes // SLOT_BYTES // 10)  # slots of each of the four other kinds
+        self.counts = {kind: 6 * each if kind == "normal" else each for kind in KINDS}
+        self.buffer = device.empty((sum(self.counts.values()), ROWS, VOCABULARY), np.float32)
+        self.values = self.buffer.numpy()
+        self.first = dict(zip(KINDS, itertools.accumulate([0, *self.counts.values()]), strict=False))
+        random = np.random.default_rng(1)
+        normal = random.standard_normal(VOCABULARY, np.float32)
+        for slot in range(self.counts["normal"]):
+            for row in range(ROWS):
+                self.values[slot, row] = np.roll(normal, int(random.integers(VOCABULARY)))
+        ramp = np.arange(VOCABULARY, dtype=np.float32)
+        rows = {
+            "ascending": ramp,
+            "descending": -ramp,
+            "all-equal": np.ones(VOCABULARY, np.float32),
+            "all-nan": np.full(VOCABULARY, np.nan, np.float32),
+        }
+        for kind, row in rows.items():
+            self.values[self.first[kind] : self.first[kind] + self.counts[kind]] = row
+
+    def slots(self, kind: str) -> Iterator[int]:
+        first = self.first[kind]
+        return itertools.cycle(range(first, first + self.counts[kind]))
+
+    def lanes(self, slot: int, lanes: int) -> metalane.Buffer:
+        return self.buffer.view(slot * SLOT_BYTES, (lanes, ROWS, VOCABULARY))
 
 
-def measure_top16(device: metalane.Device, rounds: int, pool: ThreadPoolExecutor) -> dict[str, Any]:
-    """15 rows: every kind of row beside the bandwidth of reading."""
-    random = np.random.default_rng(1)
-    logits = device.empty((1, 16, VOCABULARY), np.float32)
-    ids = device.zeros((1, 15, 8, 16), np.uint32)
-    values = device.zeros((1, 15, 8, 16), np.float32)
-    params = params_for(1, 16)
-    rows = logits.numpy()[0, 1:]
-    read = reader(pool)
+def aligned_zeros(nbytes: int) -> np.ndarray:
+    whole = np.ones(nbytes + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + nbytes]
 
-    def top16() -> None:
-        encoder = device.command_encoder()
+
+def bandwidth_side(nbytes: int) -> Callable[[], float]:
+    pieces = itertools.cycle(np.split(aligned_zeros(nbytes // READ_BYTES * READ_BYTES), nbytes // READ_BYTES))
+    return lambda: harness.read_seconds(next(pieces))
+
+
+class Top16:
+    """The top-16 kernel alone, on one lane."""
+
+    def __init__(self, device: metalane.Device) -> None:
+        self.device = device
+        self.ids = device.zeros((1, ROWS - 1, 8, 16), np.uint32)
+        self.values = device.zeros((1, ROWS - 1, 8, 16), np.float32)
+        self.params = params_for(1)
+
+    def run(self, logits: metalane.Buffer) -> None:
+        encoder = self.device.command_encoder()
         encoder.dispatch(
             "dflash2_select_top16",
-            [logits, ids, values, params],
-            threadgroups=(120, 1, 1),
-            threads_per_threadgroup=(256, 1, 1),
+            [logits, self.ids, self.values, self.params],
+            threadgroups=(ROWS - 1) * 8,
+            threads_per_threadgroup=256,
         )
         encoder.commit_and_wait()
 
-    result: dict[str, Any] = {}
-    for kind, make in ROW_KINDS.items():
-        for row in rows:
-            row[:] = make(random)
-        sides: dict[str, Callable[[], Any]] = {"top16": top16, "read": read}
-        if kind == "normal":
-            sides["argpartition"] = lambda: np.argpartition(rows, VOCABULARY - 16, axis=1)[:, -16:]
-            if torch is not None:
-                torch.set_num_threads(THREADS)
-                tensor = torch.from_numpy(rows)
-                sides["torch.topk"] = functools.partial(torch.topk, tensor, 16, dim=1)
-        result[kind] = in_turn(sides, rounds, cache_emptier())
-    return result
+    def check(self, ring: Ring) -> None:
+        """Against the float64 oracle, each kind of row."""
+        for kind in KINDS:
+            self.run(ring.lanes(ring.first[kind], 1))
+            expected = oracle.candidates(ring.values[ring.first[kind]][None])[0][0]
+            ids, values = self.ids.numpy()[0].reshape(15, -1), self.values.numpy()[0].reshape(15, -1)
+            for position in range(ROWS - 1):
+                order = np.lexsort((ids[position], -values[position].astype(np.float64)))[:16]
+                if not np.array_equal(ids[position][order], expected[position]):
+                    raise SystemExit(f"top-16 of {kind} rows is wrong at position {position}")
 
 
-def measure_step(device: metalane.Device, rounds: int, pool: ThreadPoolExecutor) -> dict[str, Any]:
-    """The whole selector at 4 x 16 x 248,320 beside the bandwidth of reading."""
+def measure_top16(device: metalane.Device, ring: Ring, rounds: int, read: Callable[[], float]) -> Any:
+    top16 = Top16(device)
+    top16.check(ring)
+    slots = {kind: ring.slots(kind) for kind in KINDS}
+
+    def ours(kind: str) -> Callable[[], float]:
+        def side() -> float:
+            logits = ring.lanes(next(slots[kind]), 1)
+            return harness.seconds_of(lambda: top16.run(logits))
+
+        return side
+
+    def peer(call: Callable[[np.ndarray], object]) -> Callable[[], float]:
+        def side() -> float:
+            rows = ring.values[next(slots["normal"]), 1:]
+            return harness.seconds_of(lambda: call(rows))
+
+        return side
+
+    sides = {kind: ours(kind) for kind in KINDS}
+    sides["read"] = read
+    sides["numpy.argpartition"] = peer(lambda rows: np.argpartition(rows, VOCABULARY - 16, axis=1)[:, -16:])
+    if torch is not None:
+        torch.set_num_threads(harness.THREADS)
+        sides["torch.topk"] = peer(lambda rows: torch.topk(torch.from_numpy(rows), 16, dim=1))
+    return harness.in_turn(sides, rounds)
+
+
+def selector_buffers(device: metalane.Device) -> metalane.DFlash2SelectorBuffers:
     random = np.random.default_rng(2)
-    buffers = metalane.DFlash2SelectorBuffers.alloc(device, 4, 16, VOCABULARY)
-    logits = buffers.logits.numpy()
-    for lane, row in np.ndindex(4, 16):
-        logits[lane, row] = random.standard_normal(VOCABULARY, np.float32)
+    buffers = metalane.DFlash2SelectorBuffers.alloc(device, LANES, ROWS, VOCABULARY)
     for buffer in (buffers.predecessor_codebook, buffers.successor_codebook, buffers.selector_hidden):
         flat = buffer.numpy().reshape(-1)
         flat[:] = np.resize(random.standard_normal(1 << 20, np.float32).astype(flat.dtype), flat.shape)
-    params = params_for(4, 16)
+    buffers.uniforms.numpy()[:] = random.random((LANES, ROWS - 1), np.float32)
+    return buffers
 
-    def selector() -> None:
+
+def check_step(buffers: metalane.DFlash2SelectorBuffers) -> None:
+    """The path that the selector took is one that the float64 oracle allows; edges are near its own."""
+    ids, unary = oracle.candidates(buffers.logits.numpy())
+    edges, magnitude = oracle.edges(
+        ids,
+        params_for(LANES).anchor,
+        buffers.selector_hidden.numpy(),
+        buffers.predecessor_codebook.numpy(),
+        buffers.successor_codebook.numpy(),
+    )
+    same = np.array_equal(buffers.candidates.numpy(), ids) and np.array_equal(buffers.unary.numpy(), unary)
+    near = (np.abs(buffers.edges.numpy() - edges) <= 1e-5 * (1 + magnitude)).all()
+    temperatures = [None, 1.0, 1.0, 1.0]
+    tokens = oracle.path(ids, unary, edges, buffers.uniforms.numpy(), temperatures)[0]
+    if not (same and near and (tokens == buffers.tokens.numpy()).mean() > 0.9):
+        raise SystemExit("the selector disagrees with the oracle")
+
+
+def measure_step(device: metalane.Device, ring: Ring, rounds: int, read: Callable[[], float]) -> Any:
+    buffers, params = selector_buffers(device), params_for(LANES)
+    starts = itertools.cycle(range(0, ring.counts["normal"] - LANES + 1, LANES))
+
+    def run() -> None:
         encoder = device.command_encoder()
         metalane.dispatch_dflash2_selector(encoder, buffers, params)
         encoder.commit_and_wait()
 
-    return in_turn({"selector": selector, "read": reader(pool)}, rounds, cache_emptier())
+    def selector() -> float:
+        buffers.logits = ring.lanes(next(starts), LANES)
+        return harness.seconds_of(run)
+
+    selector()
+    check_step(buffers)
+    return harness.in_turn({"selector": selector, "read": read}, rounds)
 
 
-def seconds_per_call(
-    call: Callable[[Any], None], make: Callable[[], Any], finish: Callable[[Any], None]
-) -> float:
-    """Median over 100 batches of 100 calls; `make` and `finish` of a batch are not counted."""
-    batches = []
-    for _ in range(100):
-        subject = make()
-        begin = time.perf_counter()
-        for _ in range(100):
-            call(subject)
-        batches.append((time.perf_counter() - begin) / 100)
-        finish(subject)
-    return statistics.median(batches)
-
-
-def measure_calls() -> dict[str, float]:
-    """Python calls on the null device: what encoding costs."""
-    device = metalane.Device("null")
-    buffers = metalane.DFlash2SelectorBuffers.alloc(device, 4, 16, 1024)
-    rows = device.zeros((4,), np.uint32)
-    params = metalane.DFlash2SelectorParams(
-        anchor=[1, 2, 3, 4],
-        temperature=[1.0] * 4,
-        lanes=4,
-        rows_per_lane=16,
-        vocabulary=1024,
-        sampling_mask=6,
-    )
-    verify = metalane.DFlash2VerifyRowsParams.with_costs(
-        costs=[1.0] * 65,
-        slope=1.0,
-        intercept=[0.0] * 15,
-        lanes=4,
-        rows_per_lane=16,
-        every_row=0,
-        maximum=[16] * 4,
-    )
-    selector_call, verify_call = metalane.dispatch_dflash2_selector, metalane.dispatch_dflash2_verify_rows
-    anchor, temperature = [1, 2, 3, 4], [1.0] * 4
-    make_params = metalane.DFlash2SelectorParams
-
-    def build(_: None) -> None:
-        make_params(
-            anchor=anchor,
-            temperature=temperature,
-            lanes=4,
-            rows_per_lane=16,
-            vocabulary=1024,
-            sampling_mask=6,
-        )
-
-    def commit(encoder: metalane.CommandEncoder) -> None:
-        encoder.commit_and_wait()
-
-    return {
-        "dispatch_dflash2_selector": seconds_per_call(
-            lambda encoder: selector_call(encoder, buffers, params), device.command_encoder, commit
-        ),
-        "dispatch_dflash2_verify_rows": seconds_per_call(
-            lambda encoder: verify_call(encoder, buffers.confidence, rows, verify),
-            device.command_encoder,
-            commit,
-        ),
-        "DFlash2SelectorParams(...)": seconds_per_call(build, lambda: None, lambda _: None),
-    }
-
-
-def table(result: dict[str, Any]) -> str:
-    lines = [
-        f"{result['device']}, {result['threads']} threads, {result['rounds']} rounds",
-        "",
-        "| top-16 of 15 x 248,320, cold | ms | 10-90 % | GB/s | of read bandwidth | beside normal rows |",
-        "|---|---|---|---|---|---|",
+def report(top16: harness.Samples, step: harness.Samples) -> tuple[list[str], list[harness.Target]]:
+    spread, step_spread = harness.spreads(top16), harness.spreads(step)
+    share = {kind: 100 * TOP16_BYTES / READ_BYTES * harness.ratio(top16, "read", kind) for kind in KINDS}
+    slower = {kind: harness.ratio(top16, kind, "normal") for kind in KINDS}
+    once = LANES * TOP16_BYTES / READ_BYTES
+    step_ratio = harness.ratio(step, "selector", "read") / once
+    targets = [
+        harness.Target("top-16, cold: share of read bandwidth", share["normal"], 60, "%", at_least=True),
+        *(harness.Target(f"{kind} rows by normal rows", slower[kind], 3, "times") for kind in KINDS[1:]),
+        harness.Target("whole step by reading its logits once", step_ratio, 2, "times"),
     ]
-    top16 = result["top16"]
-    nbytes = 15 * VOCABULARY * 4
-    for kind, sides in top16.items():
-        one, read = sides["top16"], READ_BYTES / sides["read"]["median"]
-        lines.append(
-            f"| {kind} | {1e3 * one['median']:.3f} | {1e3 * one['p10']:.3f} to {1e3 * one['p90']:.3f} "
-            f"| {nbytes / one['median'] / 1e9:.1f} | {100 * nbytes / one['median'] / read:.0f} % of {read / 1e9:.1f} "
-            f"| {one['median'] / top16['normal']['top16']['median']:.2f} |"
+    body = [
+        f"Top-16 of 15 x {VOCABULARY:,}, cold; read bandwidth "
+        f"{READ_BYTES / spread['read'].median / 1e9:.1f} GB/s with {harness.THREADS} threads.",
+        "",
+        "| | median ms | 10-90 % | times normal rows | of read bandwidth |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        row = harness.spread_row(
+            f"{kind} rows", spread[kind], 1e3, f"{slower[kind]:.2f}", f"{share[kind]:.0f} %"
         )
-    lines += ["", "| normal rows | ms | times top-16 |", "|---|---|---|"]
-    for name, side in top16["normal"].items():
-        if name == "read":
+        body.append(row)
+    for name in ("numpy.argpartition", "torch.topk"):
+        if name not in top16:
+            body += [f"| {name}: not installed | | | | |"]
             continue
-        ratio = side["median"] / top16["normal"]["top16"]["median"]
-        lines.append(f"| {name} | {1e3 * side['median']:.3f} | {ratio:.2f} |")
-    if "torch.topk" not in top16["normal"]:
-        lines.append("| torch.topk | torch is not installed | |")
-    step = result["step"]
-    once = 4 * 15 * VOCABULARY * 4 * step["read"]["median"] / READ_BYTES
-    lines += [
+        times = harness.ratio(top16, name, "normal")
+        body.append(harness.spread_row(f"{name}, normal rows", spread[name], 1e3, f"{times:.2f}", ""))
+        if name == "torch.topk":
+            targets.insert(1, harness.Target("torch.topk by top-16", times, 3, "times", at_least=True))
+    body += [
         "",
-        "| step at 4 x 16 x 248,320 | ms | times reading its logits |",
-        "|---|---|---|",
-        f"| selector | {1e3 * step['selector']['median']:.3f} | {step['selector']['median'] / once:.2f} |",
-        f"| reading the logits once | {1e3 * once:.3f} | 1 |",
+        f"Whole selector step, {LANES} x {ROWS} x {VOCABULARY:,}, logits and codebook rows cold.",
         "",
-        "| Python call, null device | us |",
-        "|---|---|",
-        *(f"| {name} | {1e6 * seconds:.2f} |" for name, seconds in result["calls"].items()),
+        "| | median ms | 10-90 % | times reading its logits |",
+        "|---|---|---|---|",
+        harness.spread_row("selector", step_spread["selector"], 1e3, f"{step_ratio:.2f}"),
+        harness.spread_row("reading its logits once", step_spread["read"], 1e3 * once, "1"),
     ]
-    return "\n".join(lines) + "\n"
+    return body, targets
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmark of the DFlash2 selector.")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--kernels", default="auto", choices=["auto", "native", "shader"])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=harness.RESULTS)
     options = parser.parse_args()
+    harness.check_reader()
     device = metalane.Device("cpu", kernels=options.kernels)
-    with ThreadPoolExecutor(THREADS) as pool:
-        result = {
-            "device": device.name,
-            "kernels": options.kernels,
-            "threads": THREADS,
-            "rounds": options.rounds,
-            "top16": measure_top16(device, options.rounds, pool),
-            "step": measure_step(device, options.rounds, pool),
-            "calls": measure_calls(),
-        }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "dflash2_selector.json").write_text(json.dumps(result, indent=2) + "\n")
-    text = table(result)
-    (options.out / "dflash2_selector.md").write_text(text)
-    print(text)
+    ring = Ring(device, harness.ring_bytes())
+    read = bandwidth_side(4 * READ_BYTES)
+    top16 = measure_top16(device, ring, options.rounds, read)
+    step = measure_step(device, ring, options.rounds, read)
+    body, targets = report(top16, step)
+    cases = {
+        "kernels": options.kernels,
+        "ring_bytes": ring.buffer.nbytes,
+        "read_bytes": READ_BYTES,
+        "top16_seconds": harness.spreads(top16),
+        "step_seconds": harness.spreads(step),
+    }
+    stem = "dflash2_selector" if options.kernels == "auto" else f"dflash2_selector_{options.kernels}"
+    harness.write(stem, f"DFlash2 selector, {device.name}", body, targets, cases, options.out)
 
 
 if __name__ == "__main__":

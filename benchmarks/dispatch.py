@@ -1,22 +1,30 @@
-"""Costs of the runtime itself, from Python: calls on the null device, parameter objects, an empty launch on the CPU.
+"""Measures the runtime itself from Python: calls on the null device, an empty kernel on the CPU, hazard tracking.
 
-Each figure is the best of many short rounds (the machine's noise only adds); the rounds of all figures take turns. The
-cost of calling an empty Python function is measured in the same turns and shown, not subtracted.
+    python benchmarks/dispatch.py [--rounds 300]
+
+Each sample is 100 calls; sides take turns. Peers show what comparable calls cost in the same interpreter: an empty
+Python function, a torch operator on one element, a ctypes structure of the same fields, a task handed to a thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import timeit
+import ctypes
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+
+import harness
+import numpy as np
 
 import metalane
 
-RESULTS = Path(__file__).parent / "results"
+try:
+    import torch
+except ImportError:
+    torch = None
+
 SOURCE = """
 #include <metal_stdlib>
 using namespace metal;
@@ -24,93 +32,190 @@ kernel void eight(device const float* a [[buffer(0)]], device const float* b [[b
                   device const float* c [[buffer(2)]], device const float* d [[buffer(3)]],
                   device const float* e [[buffer(4)]], device const float* f [[buffer(5)]],
                   device const float* g [[buffer(6)]], device float* h [[buffer(7)]]) { h[0] = a[0]; }
+kernel void increment(device uint* a [[buffer(0)]]) { a[0] += 1; }
 kernel void empty(device float* a [[buffer(0)]]) {}
 """
+CALLS = 100
+FIELDS = {"lanes": 4, "rows_per_lane": 16, "vocabulary": 1000, "sampling_mask": 2}
+ANCHOR, TEMPERATURE = [1, 2, 3, 4], [1.0, 0.5, 1.0, 2.0]
 
 
-class Figure(NamedTuple):
-    """One measured call; `make` gives a fresh callable for each round."""
+class PeerParams(ctypes.Structure):
+    """The fields of DFlash2SelectorParams."""
 
-    name: str
-    target_us: float | None
-    calls: int
-    make: Callable[[], tuple[Callable[[], object], Callable[[], object]]]
+    _fields_ = (
+        ("anchor", ctypes.c_uint32 * 4),
+        ("temperature", ctypes.c_float * 4),
+        ("lanes", ctypes.c_uint32),
+        ("rows_per_lane", ctypes.c_uint32),
+        ("vocabulary", ctypes.c_uint32),
+        ("sampling_mask", ctypes.c_uint32),
+    )
 
 
-def figures() -> list[Figure]:
+def plain(call: Callable[[], object]) -> Callable[[], float]:
+    """Seconds a call."""
+
+    def sample() -> float:
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        return (time.perf_counter() - begin) / CALLS
+
+    return sample
+
+
+def recorded(
+    device: metalane.Device, record: Callable[[metalane.CommandEncoder], object]
+) -> Callable[[], float]:
+    """The same for a call that records into an encoder, one encoder a sample."""
+
+    def sample() -> float:
+        encoder = device.command_encoder()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            record(encoder)
+        seconds = (time.perf_counter() - begin) / CALLS
+        encoder.discard()
+        return seconds
+
+    return sample
+
+
+def verify_params() -> metalane.DFlash2VerifyRowsParams:
+    return metalane.DFlash2VerifyRowsParams.with_costs(
+        [1.0] * 65, slope=1.0, intercept=[0.0] * 15, lanes=4, rows_per_lane=16, every_row=0, maximum=[16] * 4
+    )
+
+
+def check(null: metalane.Device, cpu: metalane.Device, params: metalane.DFlash2SelectorParams) -> None:
+    """What is timed really records, packs and runs."""
+    buffers = metalane.DFlash2SelectorBuffers.alloc(null, 4, 16, 1000)
+    encoder = null.command_encoder()
+    metalane.dispatch_dflash2_selector(encoder, buffers, params)
+    metalane.dispatch_dflash2_verify_rows(encoder, buffers.confidence, null.zeros(4, "u32"), verify_params())
+    if encoder.launches != 4:
+        raise SystemExit(f"4 launches expected, {encoder.launches} recorded")
+    peer = PeerParams((ctypes.c_uint32 * 4)(*ANCHOR), (ctypes.c_float * 4)(*TEMPERATURE), *FIELDS.values())
+    if bytes(peer) != bytes(params):
+        raise SystemExit("DFlash2SelectorParams and the C layout differ")
+    count = cpu.zeros(1, "u32")
+    for _ in range(10):
+        encoder = cpu.command_encoder()
+        encoder.dispatch("increment", [count], threads=1, threads_per_threadgroup=1)
+        encoder.commit_and_wait()
+    if count.numpy()[0] != 10:
+        raise SystemExit("the CPU device did not run every launch")
+
+
+def sides() -> dict[str, Callable[[], float]]:
     null, cpu = metalane.Device("null"), metalane.Device("cpu")
     for device in (null, cpu):
         device.registry.register_source("bench", SOURCE)
     eight = [null.zeros(64, "f32") for _ in range(8)]
     pipeline = null.registry.pipeline("eight")
     buffers = metalane.DFlash2SelectorBuffers.alloc(null, 4, 16, 1000)
-    anchor, temperature = (1, 2, 3, 4), (1.0, 0.5, 1.0, 2.0)
-    fields = {"lanes": 4, "rows_per_lane": 16, "vocabulary": 1000, "sampling_mask": 2}
-    params = metalane.DFlash2SelectorParams(anchor, temperature, **fields)
-    verify = metalane.DFlash2VerifyRowsParams.with_costs(
-        [1.0] * 65, slope=1.0, intercept=[0.0] * 15, lanes=4, rows_per_lane=16, every_row=0, maximum=[16] * 4
-    )
-    verify_rows = null.zeros(4, "u32")
-    one = cpu.zeros(1, "f32")
-    empty = cpu.registry.pipeline("empty")
-
-    def recorded(record: Callable[[metalane.CommandEncoder], object]) -> Callable[[], tuple]:
-        def make() -> tuple[Callable[[], object], Callable[[], object]]:
-            encoder = null.command_encoder()
-            return lambda: record(encoder), encoder.discard
-
-        return make
-
-    def plain(call: Callable[[], object]) -> Callable[[], tuple]:
-        return lambda: (call, lambda: None)
+    make, selector = metalane.DFlash2SelectorParams, metalane.dispatch_dflash2_selector
+    verify_rows = metalane.dispatch_dflash2_verify_rows
+    params, verify = make(anchor=ANCHOR, temperature=TEMPERATURE, **FIELDS), verify_params()
+    rows, confidence = null.zeros(4, "u32"), buffers.confidence
+    one, empty = cpu.zeros(1, "f32"), cpu.registry.pipeline("empty")
+    check(null, cpu, params)
+    pool = ThreadPoolExecutor(1)
 
     def commit_empty() -> None:
         encoder = cpu.command_encoder()
         encoder.dispatch(empty, [one], threads=1, threads_per_threadgroup=1)
         encoder.commit_and_wait()
 
+    def build() -> None:
+        make(
+            anchor=ANCHOR,
+            temperature=TEMPERATURE,
+            lanes=4,
+            rows_per_lane=16,
+            vocabulary=1000,
+            sampling_mask=2,
+        )
+
+    def build_peer() -> None:
+        PeerParams((ctypes.c_uint32 * 4)(*ANCHOR), (ctypes.c_float * 4)(*TEMPERATURE), 4, 16, 1000, 2)
+
     def dispatch(kernel: str | metalane.Pipeline) -> Callable[[metalane.CommandEncoder], None]:
         return lambda encoder: encoder.dispatch(kernel, eight, threadgroups=2, threads_per_threadgroup=32)
 
-    return [
-        Figure("empty Python function", None, 200, plain(lambda: None)),
-        Figure("dispatch, 8 buffers, pipeline", 0.6, 200, recorded(dispatch(pipeline))),
-        Figure("dispatch, 8 buffers, by name", None, 200, recorded(dispatch("eight"))),
-        Figure("dispatch_dflash2_selector", 1.5, 200,
-               recorded(lambda encoder: metalane.dispatch_dflash2_selector(encoder, buffers, params))),
-        Figure("dispatch_dflash2_verify_rows", 1.5, 200,
-               recorded(lambda encoder: metalane.dispatch_dflash2_verify_rows(
-                   encoder, buffers.confidence, verify_rows, verify))),
-        Figure("DFlash2SelectorParams(...)", 0.5, 200,
-               plain(lambda: metalane.DFlash2SelectorParams(anchor=anchor, temperature=temperature, **fields))),
-        Figure("CPU device: empty kernel, commit and wait", 15.0, 100, plain(commit_empty)),
-    ]  # fmt: skip
+    result = {
+        "empty Python function": plain(lambda: None),
+        "dispatch, 8 buffers, pipeline": recorded(null, dispatch(pipeline)),
+        "dispatch, 8 buffers, by name": recorded(null, dispatch("eight")),
+        "dispatch_dflash2_selector": recorded(null, lambda encoder: selector(encoder, buffers, params)),
+        "dispatch_dflash2_verify_rows": recorded(
+            null, lambda encoder: verify_rows(encoder, confidence, rows, verify)
+        ),
+        "DFlash2SelectorParams(...)": plain(build),
+        "ctypes.Structure of the same fields": plain(build_peer),
+        "CPU device: empty kernel, commit and wait": plain(commit_empty),
+        "a task handed to a Python thread": plain(lambda: pool.submit(int).result()),
+    }
+    if torch is not None:
+        x = torch.ones(1)
+        result["torch.add of one element, out="] = plain(lambda: torch.add(x, x, out=x))
+    return result
 
 
-def measure(rounds: int) -> list[dict[str, object]]:
-    table = figures()
-    times: list[list[float]] = [[] for _ in table]
-    for _ in range(rounds):
-        for figure, seen in zip(table, times, strict=True):
-            call, after = figure.make()
-            seen.append(timeit.timeit(call, number=figure.calls) / figure.calls * 1e6)
-            after()
-    return [
-        {"name": f.name, "best_us": min(t), "median_us": statistics.median(t), "target_us": f.target_us}
-        for f, t in zip(table, times, strict=True)
-    ]
+def hazard_curve(rounds: int) -> dict[str, harness.Spread]:
+    """Seconds a launch within submissions of n launches, each with 8 ranges that no other launch touches."""
+    null = metalane.Device("null")
+    null.registry.register_source("bench", SOURCE)
+    pipeline = null.registry.pipeline("eight")
+    pool = null.zeros(8 * 5000 * 4, "u32")
+    order = np.random.default_rng(0).permutation(8 * 5000)  # neighbours would merge into one range
+    launches = [[pool.view(16 * int(i), 1, "f32") for i in order[8 * n : 8 * n + 8]] for n in range(5000)]
+
+    def submission(count: int) -> Callable[[], float]:
+        def sample() -> float:
+            encoder = null.command_encoder()
+            begin = time.perf_counter()
+            for arguments in launches[:count]:
+                encoder.dispatch(pipeline, arguments, threadgroups=2, threads_per_threadgroup=32)
+            seconds = (time.perf_counter() - begin) / count
+            if encoder.barriers:
+                raise SystemExit("ranges that no other launch touches got a barrier")
+            encoder.discard()
+            return seconds
+
+        return sample
+
+    counts = (1, 5, 50, 500, 5000)
+    return harness.spreads(harness.in_turn({str(n): submission(n) for n in counts}, rounds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    rows = measure(parser.parse_args().rounds)
-    print(f"{'call':44} {'best':>9} {'median':>9} {'target':>9}   (us)")
-    for row in rows:
-        target = "" if row["target_us"] is None else f"{row['target_us']:9.2f}"
-        print(f"{row['name']:44} {row['best_us']:9.3f} {row['median_us']:9.3f} {target:>9}")
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "dispatch.json").write_text(json.dumps(rows, indent=2) + "\n")
+    parser = argparse.ArgumentParser(description="Benchmark of calls.")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--out", type=Path, default=harness.RESULTS)
+    options = parser.parse_args()
+    calls = harness.spreads(harness.in_turn(sides(), options.rounds))
+    hazards = hazard_curve(max(3, options.rounds // 10))
+    bounds = {
+        "dispatch_dflash2_selector": 1.5,
+        "dispatch_dflash2_verify_rows": 1.5,
+        "dispatch, 8 buffers, pipeline": 0.6,
+        "DFlash2SelectorParams(...)": 0.5,
+        "CPU device: empty kernel, commit and wait": 15,
+    }
+    targets = [harness.Target(name, 1e6 * calls[name].median, bound, "us") for name, bound in bounds.items()]
+    body = ["| call | median us | 10-90 % | smallest us |", "|---|---|---|---|"]
+    body += [harness.spread_row(name, s, 1e6, f"{1e6 * s.smallest:.4g}") for name, s in calls.items()]
+    body += [
+        "",
+        "Hazard tracking: launches with 8 ranges each that nothing else touches, in one submission.",
+        "",
+    ]
+    body += ["| launches | median us a launch | 10-90 % | smallest us |", "|---|---|---|---|"]
+    body += [harness.spread_row(name, s, 1e6, f"{1e6 * s.smallest:.4g}") for name, s in hazards.items()]
+    cases = {"seconds": calls, "hazard_seconds_by_launches": hazards}
+    harness.write("dispatch", "Calls from Python", body, targets, cases, options.out)
 
 
 if __name__ == "__main__":
