@@ -223,7 +223,8 @@ REGISTER(int)
 REGISTER(uchar)
 
 kernel void moments(device const float* x, device float2* out, constant int& n,
-                    uint row [[threadgroup_position_in_grid]], uint t [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]]) {
+                    uint row [[threadgroup_position_in_grid]], uint t [[thread_position_in_threadgroup]],
+                    uint threads [[threads_per_threadgroup]]) {
   threadgroup float3 shared[256];
   float3 own = 0;
   for (int i = t; i < n; i += threads) own = merged(own, float3(x[row * n + i], 0, 1));
