@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/python examples/dflash2_demo.py
 
 test: install lint
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest
 
 soak: install
