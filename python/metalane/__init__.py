@@ -7,7 +7,7 @@ import atexit as _atexit
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from . import _core
+from . import _core, cpu
 from ._core import (
     Buffer,
     CommandEncoder,
@@ -100,6 +100,7 @@ __all__ = [
     "array",
     "bf16",
     "bfloat16",
+    "cpu",
     "devices",
     "dispatch_dflash2_selector",
     "dispatch_dflash2_verify_rows",
