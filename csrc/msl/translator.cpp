@@ -550,6 +550,9 @@ Index Translator::emit_array_designators(Index i) {
 void Translator::check_supported(Index i) const {
   const Token& token = unit_.at(i);
   const std::string_view word = token.text;
+  if (word == "asm" || word == "__asm" || word == "__asm__") {
+    unit_.sources().fail(token, "assembly is not supported on the CPU device");
+  }
   if (word == "double") unit_.sources().fail(token, "double is no type of the Metal Shading Language");
   if (word.size() < 5 || !unsupported_word(unit_, i)) return;
   unit_.sources().fail(token, std::string(word) + " is not supported on the CPU device");

@@ -532,6 +532,13 @@ TEST_CASE(instances_close_nested_argument_lists_at_once) {
   CHECK_EQ(whole, 8);
 }
 
+TEST_CASE(assembly_is_refused) {
+  const auto program = read("kernel void k(device int* x [[buffer(0)]]) { asm(\"hlt\"); }");
+  CHECK_THROWS(program->adapt("k", {}), CompileError, "user.metal:3:46: assembly is not supported");
+  const auto global = read("__asm__(\".globl x\");\nkernel void k(device int* x [[buffer(0)]]) {}");
+  CHECK(global->adapt("k", {}).find(".globl") == std::string::npos);  // no kernel reaches it
+}
+
 TEST_CASE(bodies_that_differ_by_address_space_are_refused) {
   const auto program = read(R"(
     inline int space(device int*) { return 1; }
