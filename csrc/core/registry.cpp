@@ -222,17 +222,20 @@ RegistryState::Target RegistryState::find(const std::string& name) {
   std::vector<std::string> libraries;
   {
     std::shared_lock lock(mutex_);
-    for (const auto& [library, text] : texts_) {
-      if (text.find(name) != std::string::npos) libraries.push_back(library);
-    }
+    for (const auto& [library, text] : texts_) libraries.push_back(library);
   }
   std::vector<std::string> holders;
+  std::vector<std::string> unreadable;
   std::shared_ptr<const Source> holder;
   for (const std::string& library : libraries) {
-    auto source = registered(library);
-    if (source == nullptr || !has(*source, name)) continue;
-    holders.push_back(library);
-    holder = source;
+    try {
+      auto source = registered(library);
+      if (source == nullptr || !has(*source, name)) continue;
+      holders.push_back(library);
+      holder = source;
+    } catch (const CompileError&) {
+      unreadable.push_back(library);  // it has no kernels; asking for it by its own name says why
+    }
   }
   if (holders.size() == 1) return {holder, name};
   if (holders.size() > 1) {
@@ -244,7 +247,8 @@ RegistryState::Target RegistryState::find(const std::string& name) {
                   [&](const auto& kernel) { return name == kernel.name; })) {
     return find_builtin(name);
   }
-  throw KernelNotFoundError("no kernel named \"" + name + "\" is registered; there are: " + join(names()));
+  throw KernelNotFoundError("no kernel named \"" + name + "\" is registered; there are: " + join(names()) +
+                            (unreadable.empty() ? "" : "; sources that cannot be read: " + join(unreadable)));
 }
 
 Pipeline RegistryState::build(const Target& target, const std::vector<ConstantValue>& constants,

@@ -601,3 +601,22 @@ class TestCompileErrors:
             assert x.numpy()[0] == value
         with pytest.raises(KeyError, match="several registered sources"):
             device.registry.pipeline("same")
+
+    def test_names_made_by_the_preprocessor_are_found(self):
+        device = metalane.Device("cpu")
+        device.registry.register_source("unreadable", "kernel void (")
+        device.registry.register_source(
+            "library",
+            """
+            template <typename T> kernel void twice(device T* x, uint i [[thread_position_in_grid]]) { x[i] += x[i]; }
+            #define instance(T) template [[host_name("twice_" #T)]] kernel void twice<T>(device T*, uint);
+            instance(float) instance(uint)
+            """,
+        )
+        x = device.from_numpy(np.arange(8, dtype=np.uint32))
+        encoder = device.command_encoder()
+        encoder.dispatch("twice_uint", [x], threads=8, threads_per_threadgroup=8)
+        encoder.commit_and_wait()
+        np.testing.assert_array_equal(x.numpy(), 2 * np.arange(8))
+        with pytest.raises(KeyError, match="unreadable"):
+            device.registry.pipeline("twice_half")
