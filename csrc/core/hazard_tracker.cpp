@@ -7,7 +7,7 @@ namespace metalane::core {
 
 void RangeSet::insert(const AddressRange& range) {
   if (range.empty()) return;
-  if (!ordered_.empty()) {
+  if (!chunks_.empty()) {
     insert_ordered(range);
     return;
   }
@@ -21,21 +21,68 @@ void RangeSet::insert(const AddressRange& range) {
   }
 }
 
+std::optional<RangeSet::Place> RangeSet::last_before(std::uint64_t address) const {
+  const auto chunk = std::lower_bound(begins_.begin(), begins_.end(), address);
+  if (chunk == begins_.begin()) return std::nullopt;
+  const auto index = static_cast<std::size_t>(chunk - begins_.begin()) - 1;
+  const Chunk& ranges = chunks_[index];
+  const auto next = std::partition_point(ranges.begin(), ranges.end(),
+                                         [address](const AddressRange& r) { return r.begin < address; });
+  return Place{index, static_cast<std::size_t>(next - ranges.begin()) - 1};
+}
+
+RangeSet::Place RangeSet::erase(const Place& place) {
+  Chunk& chunk = chunks_[place.chunk];
+  chunk.erase(chunk.begin() + static_cast<std::ptrdiff_t>(place.index));
+  if (chunk.empty()) {
+    chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(place.chunk));
+    begins_.erase(begins_.begin() + static_cast<std::ptrdiff_t>(place.chunk));
+    return {place.chunk, 0};
+  }
+  begins_[place.chunk] = chunk.front().begin;
+  return place.index < chunk.size() ? place : Place{place.chunk + 1, 0};
+}
+
+// Before the range that is at `place`, or at the end of a chunk.
+void RangeSet::place_at(Place place, const AddressRange& range) {
+  if (chunks_.empty()) {
+    chunks_.emplace_back();
+    begins_.push_back(range.begin);
+  } else if (place.chunk == chunks_.size()) {
+    place = {place.chunk - 1, chunks_.back().size()};
+  }
+  if (chunks_[place.chunk].size() == chunk_limit) {
+    const Chunk& full = chunks_[place.chunk];
+    Chunk upper(full.begin() + chunk_limit / 2, full.end());
+    const auto behind = static_cast<std::ptrdiff_t>(place.chunk) + 1;
+    begins_.insert(begins_.begin() + behind, upper.front().begin);
+    chunks_[place.chunk].resize(chunk_limit / 2);
+    chunks_.insert(chunks_.begin() + behind, std::move(upper));
+    if (place.index > chunk_limit / 2) place = {place.chunk + 1, place.index - chunk_limit / 2};
+  }
+  Chunk& chunk = chunks_[place.chunk];
+  chunk.insert(chunk.begin() + static_cast<std::ptrdiff_t>(place.index), range);
+  begins_[place.chunk] = chunk.front().begin;
+}
+
 void RangeSet::insert_ordered(AddressRange range) {
-  auto next = ordered_.upper_bound(range.begin);
-  if (next != ordered_.begin()) {
-    auto previous = std::prev(next);
-    if (previous->second >= range.end) return;
-    if (previous->second >= range.begin) {
-      range.begin = previous->first;
-      next = ordered_.erase(previous);
+  Place next;
+  // One that begins where the new range does counts as before it; an address past the last has no range.
+  if (const std::optional<Place> previous = last_before(range.begin + 1)) {
+    if (at(*previous).end >= range.end) return;
+    if (at(*previous).end >= range.begin) {
+      range.begin = at(*previous).begin;
+      next = erase(*previous);
+    } else {
+      next = {previous->chunk, previous->index + 1};
+      if (next.index == chunks_[next.chunk].size()) next = {next.chunk + 1, 0};
     }
   }
-  while (next != ordered_.end() && next->first <= range.end) {
-    range.end = std::max(range.end, next->second);
-    next = ordered_.erase(next);
+  while (next.chunk < chunks_.size() && at(next).begin <= range.end) {
+    range.end = std::max(range.end, at(next).end);
+    next = erase(next);
   }
-  ordered_.emplace_hint(next, range.begin, range.end);
+  place_at(next, range);
 }
 
 bool RangeSet::overlaps(const AddressRange& range) const {
@@ -43,14 +90,14 @@ bool RangeSet::overlaps(const AddressRange& range) const {
   for (const AddressRange& known : small_) {
     if (known.overlaps(range)) return true;
   }
-  if (ordered_.empty()) return false;
-  auto next = ordered_.lower_bound(range.end);  // the first that begins at or past our end
-  return next != ordered_.begin() && std::prev(next)->second > range.begin;
+  const std::optional<Place> last = last_before(range.end);
+  return last && at(*last).end > range.begin;
 }
 
 void RangeSet::clear() noexcept {
   small_.clear();
-  ordered_.clear();
+  chunks_.clear();
+  begins_.clear();
 }
 
 bool HazardTracker::conflicts(std::span<const TouchedRange> launch) const {
