@@ -158,7 +158,7 @@ def machine() -> dict[str, Any]:
         "compiler": subprocess.run(
             [compiler(), "--version"], capture_output=True, text=True, check=True
         ).stdout.splitlines()[0],
-        "load_average_at_start": os.getloadavg()[0],
+        "load_average": os.getloadavg()[0],
     }
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
