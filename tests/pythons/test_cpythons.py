@@ -73,10 +73,10 @@ def run(*arguments: object) -> str:
 
 @cache
 def wheel(version: str, folder: Path) -> Path:
-    """Built as `pip wheel` does it, isolated; the C++ library's objects are shared between the interpreters."""
+    """Built in isolation, from nothing (scikit-build-core clears a build folder of another environment)."""
     made_in = folder / version
     run(FOUND[version], "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", made_in,
-        f"--config-settings=build-dir={folder / 'build'}", ROOT)  # fmt: skip
+        f"--config-settings=build-dir={folder / f'build-{version}'}", ROOT)  # fmt: skip
     (made,) = made_in.glob("*.whl")
     return made
 
