@@ -33,10 +33,11 @@ bool TicketState::wait_done(std::optional<double> seconds) const {
   device_->check_process();
   const auto spin_end = std::chrono::steady_clock::now() + spin_time;
   do {
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < 8; ++i) {
       if (done()) return true;
       cpu_relax();
     }
+    std::this_thread::yield();  // the device's thread may be due on this very processor
   } while ((!seconds || *seconds > 0) && std::chrono::steady_clock::now() < spin_end);
   std::unique_lock lock(mutex_);
   if (!seconds) {
