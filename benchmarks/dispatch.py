@@ -2,8 +2,9 @@
 
     python benchmarks/dispatch.py [--rounds 300]
 
-Each sample is 200 calls after 100 uncounted ones; sides take turns. Peers show what comparable calls cost in the same interpreter: an empty
-Python function, a torch operator on one element, a ctypes structure of the same fields, a task handed to a thread.
+Each sample is 200 calls after 100 uncounted ones; sides take turns. Peers show what comparable calls cost in the same
+interpreter: an empty Python function, a torch operator on one element, a ctypes structure of the same fields, a task
+handed to a thread.
 """
 
 from __future__ import annotations
