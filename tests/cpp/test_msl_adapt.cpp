@@ -70,10 +70,10 @@ void pass_barrier(metalane_group*, uint32_t) { ++barriers; }
 void combine_one(metalane_group*, uint32_t, uint32_t bytes, const void* value, void* result,
                  metalane_combine combine, const void* context) {
   std::array<uint8_t, METALANE_MAX_LANE_BYTES> in{}, out{};
-  std::memcpy(in.data(), value, bytes);
+  if (bytes != 0) std::memcpy(in.data(), value, bytes);  // a simdgroup_barrier has no operand
   const metalane_lanes lanes{1, 1, bytes, in.data(), out.data()};
   combine(&lanes, context);
-  std::memcpy(result, out.data(), bytes);
+  if (bytes != 0) std::memcpy(result, out.data(), bytes);
 }
 const metalane_runtime one_lane_runtime{pass_barrier, combine_one};
 
