@@ -493,7 +493,7 @@ TEST_CASE(ten_thousand_lines_read_well_under_a_second) {
   CHECK_EQ(program->kernels().size(), 2000u);
   CHECK(text.find("op_1999") != std::string::npos);
   CHECK(text.find("op_1998") == std::string::npos);
-  check::report(seconds < 1, __FILE__, __LINE__, "took " + std::to_string(seconds) + " s");
+  check::report(seconds < quick_seconds / 2, __FILE__, __LINE__, "took " + std::to_string(seconds) + " s");
 }
 
 TEST_CASE(chains_without_brackets_are_bounded) {
