@@ -113,6 +113,7 @@ class Pending {
     submission->commit(time_limit, [state = state_](const backend::Completion& completion) {
       const std::lock_guard lock(state->mutex);
       state->completion = completion;
+      keep_for_ever(completion.error);
       state->done = true;
       state->changed.notify_all();
     });
@@ -132,6 +133,15 @@ class Pending {
   }
 
  private:
+  // ThreadSanitizer does not see libstdc++'s count of an exception's owners (see tsan.supp): none is
+  // destroyed here.
+  static void keep_for_ever(const std::exception_ptr& error) {
+    static std::mutex mutex;
+    static auto& kept = *new std::vector<std::exception_ptr>;
+    const std::lock_guard lock(mutex);
+    kept.push_back(error);
+  }
+
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
