@@ -3,6 +3,7 @@
 #include "bindings/arguments.h"
 
 #include <algorithm>
+#include <new>
 
 #include "bindings/struct_type.h"
 
@@ -71,7 +72,7 @@ void ArgumentList::add_number(const KernelSignature& signature, std::uint32_t in
     }
     nbytes = type.size;
   }
-  args_[count_] = KernelArg(index, out, nbytes);
+  new (&args_[count_]) KernelArg(index, out, nbytes);
 }
 
 void ArgumentList::add(const KernelSignature& signature, const Pipeline& pipeline, std::uint64_t given_index,
@@ -82,16 +83,16 @@ void ArgumentList::add(const KernelSignature& signature, const Pipeline& pipelin
   }
   const auto index = static_cast<std::uint32_t>(given_index);
   if (is_buffer(value)) {
-    args_[count_] = KernelArg(index, *nb::inst_ptr<Buffer>(value));
+    new (&args_[count_]) KernelArg(index, *nb::inst_ptr<Buffer>(value));
   } else if (const StructView view = struct_view(value); view.spec != nullptr) {
     const KernelArgument* argument = argument_at(signature, index);
     if (argument != nullptr && argument->type.scalar == ScalarType::structure) {
       view.spec->check_matches(pipeline, *argument);
     }
-    args_[count_] = KernelArg(index, view.bytes, view.spec->defaults.size());
+    new (&args_[count_]) KernelArg(index, view.bytes, view.spec->defaults.size());
   } else if (PyBytes_Check(value.ptr()) != 0) {
-    args_[count_] = KernelArg(index, PyBytes_AsString(value.ptr()),
-                              static_cast<std::uint64_t>(PyBytes_Size(value.ptr())));
+    new (&args_[count_]) KernelArg(index, PyBytes_AsString(value.ptr()),
+                                   static_cast<std::uint64_t>(PyBytes_Size(value.ptr())));
   } else {
     add_number(signature, index, value);
   }
@@ -104,12 +105,13 @@ void ArgumentList::read(const Pipeline& pipeline, nb::handle arguments) {
   PyObject* const object = arguments.ptr();
   // Sizes are asked anew in each turn: converting a number may run Python code that changes the container.
   if (PyTuple_Check(object) != 0) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(object); ++i) {
-      add(signature, pipeline, static_cast<std::uint64_t>(i), PyTuple_GetItem(object, i));
+    const Py_ssize_t count = PyTuple_Size(object);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      add(signature, pipeline, static_cast<std::uint64_t>(i), tuple_item(object, i));
     }
   } else if (PyList_Check(object) != 0) {
-    for (Py_ssize_t i = 0; i < PyList_Size(object); ++i) {
-      nb::object item = nb::borrow(PyList_GetItem(object, i));
+    for (Py_ssize_t i = 0; i < list_size(object); ++i) {
+      nb::object item = nb::borrow(list_item(object, i));
       add(signature, pipeline, static_cast<std::uint64_t>(i), item);
     }
   } else if (PyDict_Check(object) != 0) {

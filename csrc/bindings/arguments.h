@@ -12,7 +12,7 @@ class ArgumentList {
  public:
   static constexpr std::size_t kMaxArguments = 31;
 
-  ArgumentList() = default;
+  ArgumentList() noexcept {}
   ~ArgumentList();
   ArgumentList(const ArgumentList&) = delete;
   ArgumentList& operator=(const ArgumentList&) = delete;
@@ -20,7 +20,7 @@ class ArgumentList {
   // `arguments`: a list or tuple (index = position) or a dict {index: value} of buffers, metal_struct
   // instances, bytes, and numbers typed by the kernel's signature.
   void read(const Pipeline& pipeline, nb::handle arguments);
-  std::span<const KernelArg> args() const noexcept { return {args_.data(), count_}; }
+  std::span<const KernelArg> args() const noexcept { return {args_, count_}; }
 
  private:
   void add(const KernelSignature& signature, const Pipeline& pipeline, std::uint64_t index, nb::handle value);
@@ -29,7 +29,9 @@ class ArgumentList {
   // The widest scalar argument: a vector of four 8-byte integers.
   static constexpr std::size_t kScalarBytes = 32;
   std::size_t count_ = 0;
-  std::array<KernelArg, kMaxArguments> args_;
+  union {
+    KernelArg args_[kMaxArguments];  // the first count_ exist: writing a kilobyte a call would show
+  };
   std::array<PyObject*, kMaxArguments> held_;
   alignas(32) std::array<std::array<std::uint8_t, kScalarBytes>, kMaxArguments> scalars_;
 };

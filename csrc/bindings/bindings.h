@@ -42,6 +42,30 @@ inline HotTypes hot_types;
 inline bool is_buffer(nb::handle value) noexcept { return Py_TYPE(value.ptr()) == hot_types.buffer; }
 inline bool is_pipeline(nb::handle value) noexcept { return Py_TYPE(value.ptr()) == hot_types.pipeline; }
 
+// Items of exact tuples and lists, borrowed and unchecked: macros where the stable ABI does not ask for
+// calls.
+inline PyObject* tuple_item(PyObject* tuple, Py_ssize_t i) noexcept {
+#if defined(Py_LIMITED_API)
+  return PyTuple_GetItem(tuple, i);
+#else
+  return PyTuple_GET_ITEM(tuple, i);
+#endif
+}
+inline PyObject* list_item(PyObject* list, Py_ssize_t i) noexcept {
+#if defined(Py_LIMITED_API)
+  return PyList_GetItem(list, i);
+#else
+  return PyList_GET_ITEM(list, i);
+#endif
+}
+inline Py_ssize_t list_size(PyObject* list) noexcept {
+#if defined(Py_LIMITED_API)
+  return PyList_Size(list);
+#else
+  return PyList_GET_SIZE(list);
+#endif
+}
+
 // errors.cpp ------------------------------------------------------------------------------------------------
 // The Python exception of metalane.errors for an exception of the runtime.
 nb::object exception_object(const std::exception_ptr& error);

@@ -64,15 +64,32 @@ class Packer {
       pack_element(value, out, -1);
       return;
     }
+    if (pack_plain_list(value, out)) return;
     // `items` owns what it iterates over, so that a value's own conversion cannot pull it away.
     nb::object items = sequence(value, field_.count, " values");
     for (std::uint64_t i = 0; i < field_.count; ++i) {
-      pack_element(PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(i)), out + i * field_.element_size,
+      pack_element(tuple_item(items.ptr(), static_cast<Py_ssize_t>(i)), out + i * field_.element_size,
                    static_cast<std::int64_t>(i));
     }
   }
 
  private:
+  // A list of as many plain numbers as the field has, without a copy of it: converting those runs no Python
+  // code that could change it. False: nothing that counts was written.
+  bool pack_plain_list(nb::handle value, std::uint8_t* out) const {
+    PyObject* const list = value.ptr();
+    const bool scalars = field_.scalar != ScalarType::structure && field_.components == 1;
+    if (!scalars || PyList_CheckExact(list) == 0) return false;
+    if (static_cast<std::uint64_t>(list_size(list)) != field_.count) return false;
+    for (std::uint64_t i = 0; i < field_.count; ++i) {
+      PyObject* const item = list_item(list, static_cast<Py_ssize_t>(i));
+      if (PyLong_CheckExact(item) == 0 && PyFloat_CheckExact(item) == 0) return false;
+      pack_scalar(field_.scalar, item, out + i * field_.element_size,
+                  {spec_.name, field_.text, static_cast<std::int64_t>(i)});
+    }
+    return true;
+  }
+
   void pack_element(nb::handle value, std::uint8_t* out, std::int64_t element) const {
     if (field_.scalar == ScalarType::structure) {
       pack_nested(value, out);
@@ -100,15 +117,16 @@ class Packer {
     if (PyTuple_CheckExact(value.ptr()) && static_cast<std::uint64_t>(PyTuple_Size(value.ptr())) == length) {
       return nb::borrow(value);
     }
-    const std::string expected = "a sequence of " + std::to_string(length) + what;
+    const auto expected = [&] { return "a sequence of " + std::to_string(length) + what; };
     const bool text = nb::isinstance<nb::str>(value) || nb::isinstance<nb::bytes>(value);
     if (text || PySequence_Check(value.ptr()) == 0) {
-      throw DTypeError(spec_.name, field_.text, expected, repr_of(value) + " (" + type_name_of(value) + ")");
+      throw DTypeError(spec_.name, field_.text, expected(),
+                       repr_of(value) + " (" + type_name_of(value) + ")");
     }
     nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
     if (!items.is_valid()) throw nb::python_error();
     if (static_cast<std::uint64_t>(PyTuple_Size(items.ptr())) != length) {
-      throw ArgumentError(spec_.name, field_.text, expected,
+      throw ArgumentError(spec_.name, field_.text, expected(),
                           std::to_string(PyTuple_Size(items.ptr())) + " values");
     }
     return items;
@@ -269,7 +287,7 @@ PyObject* struct_vectorcall(PyObject* self, PyObject* const* args, std::size_t f
     construction.check_positional(positional);
     for (std::size_t i = 0; i < positional; ++i) construction.add(args[i]);
     for (std::size_t i = 0; i < named; ++i) {
-      construction.add(PyTuple_GetItem(names, static_cast<Py_ssize_t>(i)), args[positional + i]);
+      construction.add(tuple_item(names, static_cast<Py_ssize_t>(i)), args[positional + i]);
     }
     return construction.finish();
   });

@@ -33,6 +33,16 @@ void compact(std::vector<TouchedRange>& touched) {
   touched.resize(kept);
 }
 
+const BuiltinPipeline& copy_kernel() {
+  static const BuiltinPipeline kernel("metalane_copy");
+  return kernel;
+}
+
+const BuiltinPipeline& fill_kernel() {
+  static const BuiltinPipeline kernel("metalane_fill");
+  return kernel;
+}
+
 // What metalane_fill takes (shaders/memory.metal).
 struct FillParams {
   std::uint64_t nbytes;
@@ -44,31 +54,36 @@ constexpr std::uint64_t bytes_per_thread = 16;
 
 }  // namespace
 
-// Holds the encoder for one call of its thread.
-class EncoderState::Use {
- public:
-  Use(EncoderState& encoder, const char* call, bool must_be_open = true) : encoder_(encoder) {
-    for (;;) {
-      int nobody = 0;
-      if (encoder_.user_.compare_exchange_weak(nobody, 1, std::memory_order_acquire)) break;
-      if (nobody == 1) {
-        throw ArgumentError(std::string("CommandEncoder.") + call +
-                            ": another thread is using this encoder; give each thread its own");
-      }
-    }
-    if (must_be_open && !encoder_.is_open()) {
-      encoder_.user_.store(0, std::memory_order_release);
-      throw ArgumentError(std::string("CommandEncoder.") + call +
-                          ": the encoder was committed or discarded; open a new one");
+EncoderState::Use::Use(EncoderState& encoder, const char* call, bool must_be_open) : encoder_(encoder) {
+  for (;;) {
+    int nobody = 0;
+    if (encoder_.user_.compare_exchange_weak(nobody, 1, std::memory_order_acquire)) break;
+    if (nobody == 1) {
+      throw ArgumentError(std::string(call) +
+                          ": another thread is using this encoder; give each thread its own");
     }
   }
-  ~Use() { encoder_.user_.store(0, std::memory_order_release); }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
+  if (must_be_open && !encoder_.is_open()) {
+    encoder_.user_.store(0, std::memory_order_release);
+    throw ArgumentError(std::string(call) + ": the encoder was committed or discarded; open a new one");
+  }
+}
 
- private:
-  EncoderState& encoder_;
-};
+EncoderState::Use::~Use() { encoder_.user_.store(0, std::memory_order_release); }
+
+OperatorScope::OperatorScope(EncoderState& encoder, const char* op, std::string_view label)
+    : encoder_(encoder), use_(encoder, op) {
+  encoder_.begin_label(label);
+}
+
+OperatorScope::~OperatorScope() { encoder_.end_label(); }
+
+void OperatorScope::dispatch(const Pipeline& pipeline, std::initializer_list<KernelArg> args,
+                             const Grid& grid) {
+  encoder_.encode(pipeline, {args.begin(), args.size()}, grid, {}, nullptr);
+}
+
+void OperatorScope::barrier() { encoder_.encode_barrier(); }
 
 std::shared_ptr<EncoderState> EncoderState::open(std::shared_ptr<DeviceState> device,
                                                  EncoderOptions options) {
@@ -102,13 +117,13 @@ std::optional<bool> EncoderState::holds_write_to(const AddressRange& range) {
 
 void EncoderState::dispatch(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
                             std::span<const ThreadgroupMemory> threadgroup_memory) {
-  Use use(*this, "dispatch");
+  Use use(*this, "CommandEncoder.dispatch");
   if (!pipeline) throw ArgumentError("CommandEncoder.dispatch", "pipeline", "a pipeline", "an empty handle");
   encode(pipeline, args, grid, threadgroup_memory, nullptr);
 }
 
 void EncoderState::dispatch_node(const GraphNode& node) {
-  Use use(*this, "encode");
+  Use use(*this, "ComputeGraph.encode");
   std::array<KernelArg, max_buffers> args;
   std::size_t count = 0;
   for (const GraphBinding& binding : node.bindings) {
@@ -225,7 +240,7 @@ void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span
 }
 
 void EncoderState::copy(const Buffer& source, const Buffer& destination) {
-  Use use(*this, "copy");
+  Use use(*this, "CommandEncoder.copy");
   if (source.nbytes() != destination.nbytes()) {
     throw ArgumentError("CommandEncoder.copy", "destination",
                         std::to_string(source.nbytes()) + " bytes like the source",
@@ -240,12 +255,12 @@ void EncoderState::copy(const Buffer& source, const Buffer& destination) {
   if (nbytes == 0) return;
   const std::vector<TouchedRange> ranges = {{from, Access::read}, {to, Access::write}};
   const KernelArg args[] = {{0, source}, {1, destination}, {2, nbytes}};
-  encode(builtin_pipeline(*device_, "metalane_copy"), args,
+  encode(copy_kernel().on(*device_), args,
          Grid::threads({(nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, &ranges);
 }
 
 void EncoderState::fill(const Buffer& buffer, std::span<const std::uint8_t> element) {
-  Use use(*this, "fill");
+  Use use(*this, "CommandEncoder.fill");
   if (element.size() != size_of(buffer.dtype())) {
     throw ArgumentError("CommandEncoder.fill", "value",
                         "one " + std::string(name_of(buffer.dtype())) + " of " +
@@ -259,12 +274,12 @@ void EncoderState::fill(const Buffer& buffer, std::span<const std::uint8_t> elem
   const std::vector<TouchedRange> ranges = {{buffer.range(), Access::write}};
   if (params.nbytes == 0) return;
   const KernelArg args[] = {{0, buffer}, {1, params}};
-  encode(builtin_pipeline(*device_, "metalane_fill"), args,
+  encode(fill_kernel().on(*device_), args,
          Grid::threads({(params.nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, &ranges);
 }
 
 void EncoderState::memory_barrier() {
-  Use use(*this, "memory_barrier");
+  Use use(*this, "CommandEncoder.memory_barrier");
   encode_barrier();
 }
 
@@ -283,19 +298,19 @@ void EncoderState::encode_barrier() {
 }
 
 void EncoderState::start_capture() {
-  Use use(*this, "start_capture");
+  Use use(*this, "CommandEncoder.start_capture");
   if (capture_) throw ArgumentError("CommandEncoder.start_capture: a capture is already open");
   capture_.emplace();
   capture_barrier_ = false;
 }
 
 bool EncoderState::is_capturing() {
-  Use use(*this, "is_capturing", false);
+  Use use(*this, "CommandEncoder.is_capturing", false);
   return capture_.has_value();
 }
 
 ComputeGraph EncoderState::take_capture() {
-  Use use(*this, "take_capture");
+  Use use(*this, "CommandEncoder.take_capture");
   if (!capture_)
     throw ArgumentError("CommandEncoder.take_capture: no capture is open; call start_capture first");
   auto nodes = std::make_shared<const std::vector<GraphNode>>(std::move(*capture_));
@@ -305,14 +320,14 @@ ComputeGraph EncoderState::take_capture() {
 }
 
 void EncoderState::abandon_capture() {
-  Use use(*this, "abandon_capture", false);
+  Use use(*this, "CommandEncoder.abandon_capture", false);
   capture_.reset();
   pending_.reset();
 }
 
 void EncoderState::set_pending_buffer_ranges(std::vector<AddressRange> reads,
                                              std::vector<AddressRange> writes) {
-  Use use(*this, "set_pending_buffer_ranges");
+  Use use(*this, "CommandEncoder.set_pending_buffer_ranges");
   std::vector<TouchedRange> ranges;
   for (const auto& [list, access] : {std::pair(&reads, Access::read), std::pair(&writes, Access::write)}) {
     for (const AddressRange& range : *list) {
@@ -327,7 +342,11 @@ void EncoderState::set_pending_buffer_ranges(std::vector<AddressRange> reads,
 }
 
 void EncoderState::push_label(std::string_view name) {
-  Use use(*this, "label");
+  Use use(*this, "CommandEncoder.label");
+  begin_label(name);
+}
+
+void EncoderState::begin_label(std::string_view name) {
   label_starts_.push_back(label_path_.size());
   if (!label_path_.empty()) label_path_ += '/';
   label_path_ += name;
@@ -335,21 +354,25 @@ void EncoderState::push_label(std::string_view name) {
 }
 
 void EncoderState::pop_label() {
-  Use use(*this, "label");
+  Use use(*this, "CommandEncoder.label");
   if (label_starts_.empty()) throw ArgumentError("CommandEncoder.pop_label: no label is open");
+  end_label();
+}
+
+void EncoderState::end_label() {
   label_path_.resize(label_starts_.back());
   label_starts_.pop_back();
   submission_->pop_label();
 }
 
 void EncoderState::wait_for(const Ticket& ticket) {
-  Use use(*this, "wait_for");
+  Use use(*this, "CommandEncoder.wait_for");
   // Work of one device is ordered already; what has failed must still be told.
   waits_.push_back(ticket.state());
 }
 
 Ticket EncoderState::commit(std::optional<double> time_limit) {
-  Use use(*this, "commit");
+  Use use(*this, "CommandEncoder.commit");
   device_->check_process();
   if (capture_) {
     throw ArgumentError(

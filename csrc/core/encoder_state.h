@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,7 +54,18 @@ class EncoderState {
   std::optional<bool> holds_write_to(const AddressRange& range);
 
  private:
-  class Use;
+  friend class OperatorScope;
+  // Holds the encoder for one call of its thread; throws where another thread does, or where it is closed.
+  class Use {
+   public:
+    Use(EncoderState& encoder, const char* call, bool must_be_open = true);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    EncoderState& encoder_;
+  };
 
   // `ranges` stand in for the derived ones; null: derive.
   void encode(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
@@ -64,6 +76,8 @@ class EncoderState {
   void pin_buffers();
   void remember(std::span<const TouchedRange> touched);
   void encode_barrier();
+  void begin_label(std::string_view name);
+  void end_label();
   void end_labels() noexcept;
   void close() noexcept;
 
@@ -89,6 +103,23 @@ class EncoderState {
   std::atomic<std::uint64_t> launches_{0};
   std::uint64_t launches_at_barrier_ = 0;
   std::atomic<std::uint64_t> barriers_{0};
+};
+
+// The launches of one operator under one label, recorded as one call: no other thread comes between them.
+class OperatorScope {
+ public:
+  OperatorScope(EncoderState& encoder, const char* op, std::string_view label);
+  ~OperatorScope();
+  OperatorScope(const OperatorScope&) = delete;
+  OperatorScope& operator=(const OperatorScope&) = delete;
+
+  // As CommandEncoder's dispatch() and memory_barrier().
+  void dispatch(const Pipeline& pipeline, std::initializer_list<KernelArg> args, const Grid& grid);
+  void barrier();
+
+ private:
+  EncoderState& encoder_;
+  EncoderState::Use use_;
 };
 
 }  // namespace metalane::core

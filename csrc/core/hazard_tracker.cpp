@@ -90,6 +90,7 @@ bool RangeSet::overlaps(const AddressRange& range) const {
   for (const AddressRange& known : small_) {
     if (known.overlaps(range)) return true;
   }
+  if (chunks_.empty()) return false;
   const std::optional<Place> last = last_before(range.end);
   return last && at(*last).end > range.begin;
 }

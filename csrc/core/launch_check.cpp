@@ -30,69 +30,75 @@ std::string describe(const KernelArgument& argument) {
   throw ArgumentError("dispatch " + pipeline.compiled->signature.name, argument, expected, given);
 }
 
-const KernelArgument& argument_at(const PipelineState& pipeline, std::uint32_t index) {
+// For errors: the argument whose check this is.
+const KernelArgument& argument_of(const PipelineState& pipeline, const ArgumentCheck& check) {
+  return pipeline.compiled->signature.arguments[static_cast<std::size_t>(check.argument)];
+}
+
+[[noreturn]] void fail(const PipelineState& pipeline, const ArgumentCheck& check, const std::string& expected,
+                       const std::string& given) {
+  fail(pipeline, describe(argument_of(pipeline, check)), expected, given);
+}
+
+[[noreturn]] void fail_index(const PipelineState& pipeline, std::uint32_t index) {
   if (index >= max_buffers) {
     fail(pipeline, "buffer index", "below 31, the size of the buffer argument table", std::to_string(index));
   }
-  if (pipeline.argument_at[index] < 0) {
-    const auto& arguments = pipeline.compiled->signature.arguments;
-    std::string takes;
-    for (const auto& argument : arguments) {
-      if (argument.space == AddressSpace::threadgroup) continue;
-      takes += (takes.empty() ? "" : ", ") + std::to_string(argument.index) + " (" + argument.name + ")";
-    }
-    fail(pipeline, "buffer index", "one of " + (takes.empty() ? std::string("none") : takes),
-         std::to_string(index));
+  std::string takes;
+  for (const auto& argument : pipeline.compiled->signature.arguments) {
+    if (argument.space == AddressSpace::threadgroup) continue;
+    takes += (takes.empty() ? "" : ", ") + std::to_string(argument.index) + " (" + argument.name + ")";
   }
-  return pipeline.compiled->signature.arguments[static_cast<std::size_t>(pipeline.argument_at[index])];
+  fail(pipeline, "buffer index", "one of " + (takes.empty() ? std::string("none") : takes),
+       std::to_string(index));
 }
 
-void bind_buffer(const DeviceState& device, const PipelineState& pipeline, const KernelArgument& argument,
-                 const Buffer& buffer, CheckedLaunch& out) {
-  const auto& storage = buffer.storage();
+void bind_buffer(const DeviceState& device, const PipelineState& pipeline, const ArgumentCheck& check,
+                 std::uint32_t index, const Buffer& buffer, CheckedLaunch& out) {
+  const Storage* storage = buffer.storage().get();
   if (storage == nullptr || storage->released()) {
-    fail(pipeline, describe(argument), "a buffer", "a released buffer");
+    fail(pipeline, check, "a buffer", "a released buffer");
   }
   if (storage->device().get() != &device) {
-    fail(pipeline, describe(argument), "a buffer of the encoder's device", "a buffer of another device");
+    fail(pipeline, check, "a buffer of the encoder's device", "a buffer of another device");
   }
-  if (buffer.readonly() && writes(argument.access)) {
-    fail(pipeline, describe(argument), "writable (the kernel declares it `device` without const)",
-         "a read-only buffer");
+  if (buffer.readonly() && writes(check.access)) {
+    fail(pipeline, check, "writable (the kernel declares it `device` without const)", "a read-only buffer");
   }
   std::uint8_t* address = storage->address() + buffer.byte_offset();
-  const std::uint64_t alignment = argument.type.alignment;
-  if (alignment > 1 && reinterpret_cast<std::uint64_t>(address) % alignment != 0) {
-    fail(pipeline, describe(argument),
-         "aligned to " + std::to_string(alignment) + " bytes for " + argument.type.name,
+  const auto begin = reinterpret_cast<std::uint64_t>(address);
+  if ((begin & check.alignment_mask) != 0) {
+    fail(pipeline, check,
+         "aligned to " + std::to_string(check.alignment_mask + 1) + " bytes for " +
+             argument_of(pipeline, check).type.name,
          "byte offset " + std::to_string(buffer.byte_offset()));
   }
-  if (argument.is_reference && buffer.nbytes() < argument.type.size) {
-    fail(pipeline, describe(argument),
-         "at least " + std::to_string(argument.type.size) + " bytes of " + argument.type.name,
-         std::to_string(buffer.nbytes()));
+  const std::uint64_t nbytes = buffer.nbytes();
+  if (check.is_reference && nbytes < check.size) {
+    fail(pipeline, check,
+         "at least " + std::to_string(check.size) + " bytes of " + argument_of(pipeline, check).type.name,
+         std::to_string(nbytes));
   }
   out.handles[out.buffer_count] = &buffer;
-  out.buffers[out.buffer_count++] = {argument.index,  argument.access,   address,
-                                     buffer.nbytes(), storage->native(), buffer.byte_offset()};
-  const auto begin = reinterpret_cast<std::uint64_t>(address);
-  out.touched[out.touched_count++] = {{begin, begin + buffer.nbytes()}, argument.access};
+  out.buffers[out.buffer_count++] = {index,  check.access,      address,
+                                     nbytes, storage->native(), buffer.byte_offset()};
+  out.touched[out.touched_count++] = {{begin, begin + nbytes}, check.access};
 }
 
-void bind_bytes(const PipelineState& pipeline, const KernelArgument& argument, const KernelArg& arg,
+void bind_bytes(const PipelineState& pipeline, const ArgumentCheck& check, const KernelArg& arg,
                 CheckedLaunch& out) {
-  if (writes(argument.access)) {
-    fail(pipeline, describe(argument), "a buffer (the kernel may write it)", "bytes");
+  if (writes(check.access)) {
+    fail(pipeline, check, "a buffer (the kernel may write it)", "bytes");
   }
   if (arg.nbytes == 0 || arg.nbytes > max_inline_bytes) {
-    fail(pipeline, describe(argument), "1 to 4096 bytes when given as bytes", std::to_string(arg.nbytes));
+    fail(pipeline, check, "1 to 4096 bytes when given as bytes", std::to_string(arg.nbytes));
   }
-  if (argument.is_reference && argument.type.size != 0 && arg.nbytes != argument.type.size) {
-    fail(pipeline, describe(argument),
-         std::to_string(argument.type.size) + " bytes, the size of " + argument.type.name,
+  if (check.is_reference && check.size != 0 && arg.nbytes != check.size) {
+    fail(pipeline, check,
+         std::to_string(check.size) + " bytes, the size of " + argument_of(pipeline, check).type.name,
          std::to_string(arg.nbytes));
   }
-  out.bytes[out.bytes_count++] = {argument.index, static_cast<std::uint32_t>(arg.nbytes),
+  out.bytes[out.bytes_count++] = {arg.index, static_cast<std::uint32_t>(arg.nbytes),
                                   static_cast<const std::uint8_t*>(arg.bytes)};
 }
 
@@ -187,18 +193,21 @@ void check_launch(const DeviceState& device, const PipelineState& pipeline, std:
   }
   std::uint32_t bound = 0;
   for (const KernelArg& arg : args) {
-    const KernelArgument& argument = argument_at(pipeline, arg.index);
-    if ((bound >> arg.index & 1) != 0) fail(pipeline, describe(argument), "bound once", "twice");
+    if (arg.index >= max_buffers || (pipeline.buffer_mask >> arg.index & 1) == 0) {
+      fail_index(pipeline, arg.index);
+    }
+    const ArgumentCheck& check = pipeline.checks[arg.index];
+    if ((bound >> arg.index & 1) != 0) fail(pipeline, check, "bound once", "twice");
     bound |= 1u << arg.index;
     if (arg.buffer != nullptr) {
-      bind_buffer(device, pipeline, argument, *arg.buffer, out);
+      bind_buffer(device, pipeline, check, arg.index, *arg.buffer, out);
     } else {
-      bind_bytes(pipeline, argument, arg, out);
+      bind_bytes(pipeline, check, arg, out);
     }
   }
   if (bound != pipeline.buffer_mask) {
-    const auto missing = static_cast<std::uint32_t>(std::countr_zero(pipeline.buffer_mask & ~bound));
-    fail(pipeline, describe(argument_at(pipeline, missing)), "bound", "nothing");
+    const auto missing = static_cast<std::size_t>(std::countr_zero(pipeline.buffer_mask & ~bound));
+    fail(pipeline, pipeline.checks[missing], "bound", "nothing");
   }
   out.handle_count = out.buffer_count;
   check_grid(device, pipeline, grid, out);

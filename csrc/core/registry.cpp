@@ -87,18 +87,25 @@ std::map<std::string, std::string> with_builtin_headers(std::map<std::string, st
 PipelineState::PipelineState(std::shared_ptr<const backend::Pipeline> compiled_,
                              std::shared_ptr<const backend::Device> device_, std::string key_)
     : compiled(std::move(compiled_)), device(std::move(device_)), key(std::move(key_)) {
-  argument_at.fill(-1);
   const auto& arguments = compiled->signature.arguments;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const KernelArgument& argument = arguments[i];
     if (argument.space == AddressSpace::threadgroup) {
       threadgroup_mask |= 1u << argument.index;
     } else {
-      argument_at[argument.index] = static_cast<std::int8_t>(i);
+      const std::uint64_t alignment = argument.type.alignment;
+      checks[argument.index] = {static_cast<std::int8_t>(i), argument.access, argument.is_reference,
+                                static_cast<std::uint32_t>(alignment == 0 ? 0 : alignment - 1),
+                                argument.type.size};
       buffer_mask |= 1u << argument.index;
     }
   }
 }
+
+RegistryState::RegistryState(std::shared_ptr<backend::Device> device)
+    : device_(std::move(device)),
+      fork_generation_(core::fork_generation()),
+      builtins_(builtin_kernels().size()) {}
 
 void RegistryState::check_process() const {
   if (fork_generation() != fork_generation_) {
@@ -303,19 +310,29 @@ Pipeline RegistryState::default_pipeline(std::string_view name) {
   return built;
 }
 
-const Pipeline& RegistryState::builtin_pipeline(std::string_view name) {
-  {
-    std::shared_lock lock(mutex_);
-    if (auto found = builtins_.find(name); found != builtins_.end()) return found->second;
-  }
+const Pipeline& RegistryState::builtin_pipeline(std::size_t index) {
+  if (const Pipeline* known = builtins_[index].load(std::memory_order_acquire)) return *known;
   check_process();
-  Pipeline built = build(find_builtin(std::string(name)), {}, MathMode::safe);
+  Pipeline built = build(find_builtin(builtin_kernels()[index].name), {}, MathMode::safe);
   std::unique_lock lock(mutex_);
-  return builtins_.emplace(std::string(name), std::move(built)).first->second;
+  if (const Pipeline* known = builtins_[index].load(std::memory_order_relaxed)) return *known;
+  built_.push_front(std::move(built));
+  builtins_[index].store(&built_.front(), std::memory_order_release);
+  return built_.front();
 }
 
-const Pipeline& builtin_pipeline(DeviceState& device, std::string_view name) {
-  return device.registry()->builtin_pipeline(name);
+BuiltinPipeline::BuiltinPipeline(std::string_view name) {
+  const auto kernels = builtin_kernels();
+  const auto found =
+      std::find_if(kernels.begin(), kernels.end(), [&](const auto& kernel) { return name == kernel.name; });
+  if (found == kernels.end()) {
+    throw KernelNotFoundError("no kernel named \"" + std::string(name) + "\" is built in");
+  }
+  index_ = static_cast<std::size_t>(found - kernels.begin());
+}
+
+const Pipeline& BuiltinPipeline::on(DeviceState& device) const {
+  return device.registry()->builtin_pipeline(index_);
 }
 
 }  // namespace core

@@ -4,6 +4,8 @@
 #include <metalane/kernel.h>
 
 #include <array>
+#include <atomic>
+#include <forward_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,14 +24,23 @@ class DeviceState;
 
 inline constexpr std::uint32_t max_buffers = 31;  // Metal's buffer argument table
 
+// What a launch checks of the buffer or bytes at one index; the signature tells the rest, for errors.
+struct ArgumentCheck {
+  std::int8_t argument = -1;  // index into signature.arguments; -1: nothing there
+  Access access = Access::none;
+  bool is_reference = false;
+  std::uint32_t alignment_mask = 0;  // of the element type; 0 where the alignment is not known
+  std::uint64_t size = 0;            // of the type pointed to; 0: not known
+};
+
 // A compiled kernel with what the encoder looks up for every launch.
 struct PipelineState {
   std::shared_ptr<const backend::Pipeline> compiled;
   std::shared_ptr<const backend::Device> device;
   std::string key;
-  std::array<std::int8_t, max_buffers> argument_at;  // index into signature.arguments; -1: nothing there
-  std::uint32_t buffer_mask = 0;                     // bit i: [[buffer(i)]] must be bound
-  std::uint32_t threadgroup_mask = 0;                // bit i: [[threadgroup(i)]] must be bound
+  std::array<ArgumentCheck, max_buffers> checks;  // by buffer index
+  std::uint32_t buffer_mask = 0;                  // bit i: [[buffer(i)]] must be bound
+  std::uint32_t threadgroup_mask = 0;             // bit i: [[threadgroup(i)]] must be bound
 
   PipelineState(std::shared_ptr<const backend::Pipeline> compiled,
                 std::shared_ptr<const backend::Device> device, std::string key);
@@ -39,8 +50,7 @@ struct PipelineState {
 // that different kernels compile at once and one kernel compiles once.
 class RegistryState {
  public:
-  explicit RegistryState(std::shared_ptr<backend::Device> device)
-      : device_(std::move(device)), fork_generation_(core::fork_generation()) {}
+  explicit RegistryState(std::shared_ptr<backend::Device> device);
 
   void register_source(const std::string& name, const std::string& source);
   void register_header(const std::string& name, const std::string& text);
@@ -50,9 +60,10 @@ class RegistryState {
 
   // pipeline(name) without constants and with safe math, by one hash lookup once it was built.
   METALANE_API Pipeline default_pipeline(std::string_view name);
-  // The same for a kernel that the library carries, whatever was registered under its name. The reference
-  // stays valid for the registry's life.
-  const Pipeline& builtin_pipeline(std::string_view name);
+  // The same for a kernel that the library carries, whatever was registered under its name; `index` is its
+  // place in builtin_kernels(). One load once it was built. The reference stays valid for the registry's
+  // life.
+  const Pipeline& builtin_pipeline(std::size_t index);
 
  private:
   struct Source {
@@ -91,11 +102,21 @@ class RegistryState {
   std::map<std::string, std::shared_ptr<const Source>> builtin_sources_;
   std::map<std::string, std::shared_ptr<Entry>> entries_;
   PipelineMap defaults_;
-  PipelineMap builtins_;
-  std::uint64_t changes_ = 0;  // of texts_ and headers_
+  std::vector<std::atomic<const Pipeline*>> builtins_;  // by place in builtin_kernels(); null: not built yet
+  std::forward_list<Pipeline> built_;                   // what builtins_ points to
+  std::uint64_t changes_ = 0;                           // of texts_ and headers_
 };
 
-// The built-in kernel `name` of the encoder's or buffer's device.
-const Pipeline& builtin_pipeline(DeviceState& device, std::string_view name);
+// A kernel that the library carries, as operators name it.
+class BuiltinPipeline {
+ public:
+  // Throws KernelNotFoundError. Costs a search: keep the object.
+  explicit BuiltinPipeline(std::string_view name);
+  // Its pipeline on a device, built on the first call. Throws like KernelRegistry::pipeline.
+  const Pipeline& on(DeviceState& device) const;
+
+ private:
+  std::size_t index_;  // in builtin_kernels()
+};
 
 }  // namespace metalane::core

@@ -255,38 +255,41 @@ void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuf
   check_buffers(kSelector, &device,
                 selector_arguments(buffers, params.lanes, params.rows_per_lane, params.vocabulary),
                 kSelectorReads);
-  const Pipeline& top16 = core::builtin_pipeline(device, "dflash2_select_top16");
-  const Pipeline& edges = core::builtin_pipeline(device, "dflash2_select_edges");
-  const Pipeline& path = core::builtin_pipeline(device, "dflash2_select_path");
+  static const core::BuiltinPipeline top16_kernel("dflash2_select_top16");
+  static const core::BuiltinPipeline edges_kernel("dflash2_select_edges");
+  static const core::BuiltinPipeline path_kernel("dflash2_select_path");
+  const Pipeline& top16 = top16_kernel.on(device);
+  const Pipeline& edges = edges_kernel.on(device);
+  const Pipeline& path = path_kernel.on(device);
   const std::uint64_t positions = std::uint64_t{params.lanes} * (params.rows_per_lane - 1);
 
-  const LabelScope label(encoder, "dflash2_selector");
-  encoder.dispatch(top16,
-                   {{0, buffers.logits}, {1, buffers.partial_ids}, {2, buffers.partial_values}, {3, params}},
-                   Grid::threadgroups({positions * DFLASH2_SHARDS, 1, 1}, {256, 1, 1}));
-  encoder.memory_barrier();
-  encoder.dispatch(edges,
-                   {{0, buffers.partial_ids},
-                    {1, buffers.partial_values},
-                    {2, buffers.candidates},
-                    {3, buffers.unary},
-                    {4, buffers.edges},
-                    {5, buffers.selector_hidden},
-                    {6, buffers.predecessor_codebook},
-                    {7, buffers.successor_codebook},
-                    {8, params}},
-                   Grid::threadgroups({positions, 1, 1}, {256, 1, 1}));
-  encoder.memory_barrier();
-  encoder.dispatch(path,
-                   {{0, buffers.candidates},
-                    {1, buffers.unary},
-                    {2, buffers.edges},
-                    {3, buffers.uniforms},
-                    {4, buffers.tokens},
-                    {5, buffers.proposal_probabilities},
-                    {6, buffers.confidence},
-                    {7, params}},
-                   Grid::threads({params.lanes, 1, 1}, {1, 1, 1}));
+  core::OperatorScope launches(*encoder.state(), kSelector, "dflash2_selector");
+  launches.dispatch(top16,
+                    {{0, buffers.logits}, {1, buffers.partial_ids}, {2, buffers.partial_values}, {3, params}},
+                    Grid::threadgroups({positions * DFLASH2_SHARDS, 1, 1}, {256, 1, 1}));
+  launches.barrier();
+  launches.dispatch(edges,
+                    {{0, buffers.partial_ids},
+                     {1, buffers.partial_values},
+                     {2, buffers.candidates},
+                     {3, buffers.unary},
+                     {4, buffers.edges},
+                     {5, buffers.selector_hidden},
+                     {6, buffers.predecessor_codebook},
+                     {7, buffers.successor_codebook},
+                     {8, params}},
+                    Grid::threadgroups({positions, 1, 1}, {256, 1, 1}));
+  launches.barrier();
+  launches.dispatch(path,
+                    {{0, buffers.candidates},
+                     {1, buffers.unary},
+                     {2, buffers.edges},
+                     {3, buffers.uniforms},
+                     {4, buffers.tokens},
+                     {5, buffers.proposal_probabilities},
+                     {6, buffers.confidence},
+                     {7, params}},
+                    Grid::threads({params.lanes, 1, 1}, {1, 1, 1}));
 }
 
 void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confidence,
@@ -300,11 +303,12 @@ void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confide
       {"verify_rows", verify_rows, DType::uint32, 1, {lanes}, true},
   }};
   check_buffers(kVerifyRows, &device, arguments, 1);
-  const Pipeline& pipeline = core::builtin_pipeline(device, "dflash2_select_verify_rows");
+  static const core::BuiltinPipeline kernel("dflash2_select_verify_rows");
+  const Pipeline& pipeline = kernel.on(device);
 
-  const LabelScope label(encoder, "dflash2_verify_rows");
-  encoder.dispatch(pipeline, {{0, confidence}, {1, verify_rows}, {2, params}},
-                   Grid::threads({1, 1, 1}, {1, 1, 1}));
+  core::OperatorScope launches(*encoder.state(), kVerifyRows, "dflash2_verify_rows");
+  launches.dispatch(pipeline, {{0, confidence}, {1, verify_rows}, {2, params}},
+                    Grid::threads({1, 1, 1}, {1, 1, 1}));
 }
 
 }  // namespace metalane

@@ -214,6 +214,35 @@ def test_numpy_values_are_taken(everything: Everything) -> None:
     assert (everything.f, everything.k, everything.tail, everything.inner.index) == (5, (4, 5, 6), 0.25, 3)
 
 
+def test_lists_that_change_while_they_are_read() -> None:
+    @metal_struct
+    class Row:
+        values: array(u32, 4)
+
+    class Shrinks:
+        def __init__(self, items: list[object]) -> None:
+            self.items = items
+
+        def __index__(self) -> int:
+            self.items.clear()
+            return 2
+
+    mixed: list[object] = [1, np.uint32(2), True, np.int8(4)]
+    assert tuple(Row(values=mixed).values) == (1, 2, 1, 4)
+    items: list[object] = [1]
+    items += [Shrinks(items), 3, 4]
+    assert tuple(Row(values=items).values) == (1, 2, 3, 4)
+    with pytest.raises(metalane.DTypeError, match=r"values\[2\].*1\.5"):
+        Row(values=[1, 2, 1.5, 4])
+
+    @metal_struct
+    class Rows:
+        rows: array(Row, 2)
+
+    with pytest.raises(metalane.DTypeError, match=r"rows must be .*Row, got 1"):
+        Rows(rows=[1, 2])
+
+
 def test_special_floats_are_kept() -> None:
     assert math.isnan(Inner(math.nan).weight)
     assert Inner(-math.inf).weight == -math.inf

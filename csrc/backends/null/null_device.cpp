@@ -31,6 +31,9 @@ class NullSubmission final : public backend::Submission {
  public:
   explicit NullSubmission(std::shared_ptr<NullDevice> device)
       : device_(std::move(device)), record_(device_->take_record()) {}
+  ~NullSubmission() override {
+    if (record_ != nullptr) device_->dropped(std::move(record_));
+  }
 
   void dispatch(const backend::Launch& launch) override {
     RecordedLaunch& recorded = record_->launches.emplace_back();
@@ -46,8 +49,10 @@ class NullSubmission final : public backend::Submission {
     }
     recorded.first_threadgroup = static_cast<std::uint32_t>(record_->threadgroup_memory.size());
     recorded.threadgroup_count = static_cast<std::uint32_t>(launch.threadgroup_memory.size());
-    record_->threadgroup_memory.insert(record_->threadgroup_memory.end(), launch.threadgroup_memory.begin(),
-                                       launch.threadgroup_memory.end());
+    if (!launch.threadgroup_memory.empty()) {
+      record_->threadgroup_memory.insert(record_->threadgroup_memory.end(), launch.threadgroup_memory.begin(),
+                                         launch.threadgroup_memory.end());
+    }
     recorded.grid_kind = launch.grid_kind;
     std::copy_n(launch.grid, 3, recorded.grid);
     std::copy_n(launch.threads_per_threadgroup, 3, recorded.threads_per_threadgroup);
@@ -129,6 +134,11 @@ void NullDevice::committed(std::unique_ptr<Record> record) {
   std::lock_guard lock(mutex_);
   spare_ = std::move(last_);
   last_ = std::move(record);
+}
+
+void NullDevice::dropped(std::unique_ptr<Record> record) {
+  std::lock_guard lock(mutex_);
+  spare_ = std::move(record);
 }
 
 Record NullDevice::last_record() const {

@@ -61,11 +61,12 @@ class NullDevice final : public backend::Device, public std::enable_shared_from_
   friend class NullSubmission;
   std::unique_ptr<Record> take_record();
   void committed(std::unique_ptr<Record> record);
+  void dropped(std::unique_ptr<Record> record);
 
   backend::Capabilities capabilities_;
   mutable std::mutex mutex_;
   std::unique_ptr<Record> last_;
-  std::unique_ptr<Record> spare_;  // what the submission before the last one grew
+  std::unique_ptr<Record> spare_;  // what an earlier submission grew
 };
 
 std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options);
