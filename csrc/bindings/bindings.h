@@ -71,6 +71,18 @@ inline Py_ssize_t list_size(PyObject* list) noexcept {
 nb::object exception_object(const std::exception_ptr& error);
 // The same, set as Python's current error: for slots that nanobind does not wrap.
 void set_python_error(const std::exception_ptr& error) noexcept;
+// Runs `body` for such a slot: its result, or `failure` with Python's error set.
+template <typename Result, typename Body>
+Result guarded(Result failure, const Body& body) noexcept {
+  try {
+    return body();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (...) {
+    set_python_error(std::current_exception());
+  }
+  return failure;
+}
 
 // convert.cpp -----------------------------------------------------------------------------------------------
 // NumPy's dtype of an element type (ml_dtypes' for bfloat16); borrowed from a cache that lives for ever.

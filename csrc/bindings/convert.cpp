@@ -93,6 +93,11 @@ nb::object integer_from(nb::handle value) {
 
 std::uint64_t u64_from(nb::handle value, const char* op, const char* argument) {
   const char* expected = "an integer from 0 to 2^64 - 1";
+  if (PyLong_CheckExact(value.ptr())) {
+    const std::size_t plain = PyLong_AsSize_t(value.ptr());
+    if (plain != static_cast<std::size_t>(-1)) return plain;
+    PyErr_Clear();  // or 2^64 - 1 itself
+  }
   nb::object index = integer_from(value);
   if (!index.is_valid()) {
     throw DTypeError(op, argument, expected, repr_of(value) + " (" + type_name_of(value) + ")");
@@ -145,7 +150,7 @@ nb::tuple shape_tuple(const Shape& shape) {
 
 Size3 size3_from(nb::handle value, const char* op, const char* argument) {
   Size3 size;
-  if (integer_from(value).is_valid()) {
+  if (PyLong_CheckExact(value.ptr()) || integer_from(value).is_valid()) {
     size.x = u64_from(value, op, argument);
     return size;
   }

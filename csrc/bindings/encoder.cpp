@@ -98,19 +98,84 @@ class ThreadgroupSizes {
   std::array<ThreadgroupMemory, ArgumentList::kMaxArguments> sizes_;
 };
 
-void dispatch(Encoder& self, nb::handle kernel, nb::handle arguments, nb::handle threadgroups,
-              nb::handle threads, nb::handle threads_per_threadgroup, nb::handle threadgroup_memory,
-              nb::handle constants) {
-  Pipeline kept;
-  const Pipeline& pipeline = pipeline_from(self, kernel, constants, kept);
-  ArgumentList list;
-  list.read(pipeline, arguments);
-  const Grid grid = grid_from(threadgroups, threads, threads_per_threadgroup);
-  if (threadgroup_memory.is_none()) {
-    self.core.dispatch(pipeline, list.args(), grid);
-  } else {
-    self.core.dispatch(pipeline, list.args(), grid, ThreadgroupSizes(threadgroup_memory).sizes());
+// The parameters of dispatch(), in order: the first two also by position, the others by keyword only.
+enum Parameter : std::size_t {
+  kKernel,
+  kArgs,
+  kThreadgroups,
+  kThreads,
+  kGroup,
+  kMemory,
+  kConstants,
+  kParameters
+};
+constexpr std::array<const char*, kParameters> kParameterNames = {
+    "kernel",   "args", "threadgroups", "threads", "threads_per_threadgroup", "threadgroup_memory",
+    "constants"};
+std::array<PyObject*, kParameters> parameter_names;  // interned
+
+std::size_t parameter_called(PyObject* name, std::size_t hint) {
+  // Keywords in a call are interned and mostly come in order.
+  for (std::size_t i = 0; i < kParameters; ++i) {
+    const std::size_t candidate = (hint + i) % kParameters;
+    if (parameter_names[candidate] == name) return candidate;
   }
+  for (std::size_t i = 0; i < kParameters; ++i) {
+    if (PyUnicode_Compare(parameter_names[i], name) == 0) return i;
+  }
+  PyErr_Format(PyExc_TypeError, "dispatch() got an unexpected keyword argument '%U'", name);
+  throw nb::python_error();
+}
+
+using DispatchCall = std::array<nb::handle, kParameters>;
+
+DispatchCall read_call(PyObject* const* args, Py_ssize_t positional, PyObject* keywords) {
+  DispatchCall call;
+  call.fill(Py_None);
+  std::uint32_t given = 0;
+  if (positional > 2) {
+    PyErr_Format(PyExc_TypeError, "dispatch() takes 2 positional arguments, got %zd", positional);
+    throw nb::python_error();
+  }
+  for (Py_ssize_t i = 0; i < positional; ++i) call[static_cast<std::size_t>(i)] = args[i];
+  given = (1u << positional) - 1;
+  const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+  std::size_t next = kThreadgroups;
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    const std::size_t parameter = parameter_called(tuple_item(keywords, i), next);
+    if ((given >> parameter & 1) != 0) {
+      PyErr_Format(PyExc_TypeError, "dispatch() got '%s' twice", kParameterNames[parameter]);
+      throw nb::python_error();
+    }
+    given |= 1u << parameter;
+    call[parameter] = args[positional + i];
+    next = parameter + 1;
+  }
+  if ((given & 3) != 3) {
+    PyErr_Format(PyExc_TypeError, "dispatch() misses '%s'", (given & 1) == 0 ? "kernel" : "args");
+    throw nb::python_error();
+  }
+  return call;
+}
+
+// A method of plain C: nanobind's matching of keywords would cost a tenth of the call.
+PyObject* dispatch(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* keywords) {
+  return guarded<PyObject*>(nullptr, [&] {
+    if (!nb::inst_ready(self)) throw ArgumentError(std::string(kDispatch) + ": the encoder was never opened");
+    const DispatchCall call = read_call(args, positional, keywords);
+    Encoder& encoder = *nb::inst_ptr<Encoder>(self);
+    Pipeline kept;
+    const Pipeline& pipeline = pipeline_from(encoder, call[kKernel], call[kConstants], kept);
+    ArgumentList list;
+    list.read(pipeline, call[kArgs]);
+    const Grid grid = grid_from(call[kThreadgroups], call[kThreads], call[kGroup]);
+    if (call[kMemory].is_none()) {
+      encoder.core.dispatch(pipeline, list.args(), grid);
+    } else {
+      encoder.core.dispatch(pipeline, list.args(), grid, ThreadgroupSizes(call[kMemory]).sizes());
+    }
+    return nb::none().release().ptr();
+  });
 }
 
 void fill(Encoder& self, const Buffer& buffer, nb::handle value) {
@@ -205,27 +270,31 @@ void bind_label(nb::module_& module) {
       .def("__repr__", [](const Label& self) { return "<Label '" + self.name + "'>"; });
 }
 
+void bind_dispatch(nb::class_<Encoder>& encoder) {
+  for (std::size_t i = 0; i < kParameters; ++i) {
+    parameter_names[i] = PyUnicode_InternFromString(kParameterNames[i]);
+  }
+  static PyMethodDef method = {
+      "dispatch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&dispatch)),
+      METH_FASTCALL | METH_KEYWORDS,
+      "dispatch($self, kernel, args, *, threadgroups=None, threads=None, threads_per_threadgroup=None, "
+      "threadgroup_memory=None, constants=None)\n--\n\n"
+      "Records one launch of `kernel` (a name or a Pipeline).\n\n"
+      "args: buffers, metal_struct instances, numbers (typed and range-checked by the kernel's signature) or "
+      "bytes; by position, or as {index: value}.\n"
+      "threadgroups: how many, as 1 to 3 integers, or a u32 buffer of 3 read when the launch starts. Or "
+      "threads: how many threads in all; threadgroups at the edges may be smaller.\n"
+      "threadgroup_memory: bytes for [[threadgroup(0)]], or by index.\n"
+      "constants: function constants by name or index (kernel given by name).\n\n"
+      "Raises ArgumentError or DTypeError, with nothing recorded."};
+  auto* const type = reinterpret_cast<PyTypeObject*>(encoder.ptr());
+  nb::object descriptor = nb::steal(PyDescr_NewMethod(type, &method));
+  if (!descriptor.is_valid()) throw nb::python_error();
+  encoder.attr("dispatch") = descriptor;
+}
+
 void bind_recording(nb::class_<Encoder>& encoder) {
   encoder
-      .def("dispatch", &dispatch, "kernel"_a.none(), "args"_a.none(), nb::kw_only(),
-           "threadgroups"_a = nb::none(), "threads"_a = nb::none(), "threads_per_threadgroup"_a = nb::none(),
-           "threadgroup_memory"_a = nb::none(), "constants"_a = nb::none(),
-           nb::sig("def dispatch(self, kernel: str | Pipeline, args: Sequence[typing.Any] | Mapping[int, "
-                   "typing.Any], "
-                   "*, threadgroups: int | Sequence[int] | Buffer | None = None, "
-                   "threads: int | Sequence[int] | None = None, "
-                   "threads_per_threadgroup: int | Sequence[int] | None = None, "
-                   "threadgroup_memory: int | Sequence[int] | Mapping[int, int] | None = None, "
-                   "constants: Mapping[str | int, bool | int | float] | None = None) -> None"),
-           "Records one launch of `kernel` (a name or a Pipeline).\n\n"
-           "args: buffers, metal_struct instances, numbers (typed and range-checked by the kernel's "
-           "signature) or "
-           "bytes; by position, or as {index: value}.\n"
-           "threadgroups: how many, as 1 to 3 integers, or a u32 buffer of 3 read when the launch starts. Or "
-           "threads: how many threads in all; threadgroups at the edges may be smaller.\n"
-           "threadgroup_memory: bytes for [[threadgroup(0)]], or by index.\n"
-           "constants: function constants by name or index (kernel given by name).\n\n"
-           "Raises ArgumentError or DTypeError, with nothing recorded.")
       .def(
           "copy",
           [](Encoder& self, const Buffer& source, const Buffer& destination) {
@@ -315,6 +384,7 @@ void bind_encoder(nb::module_& module) {
       module, "CommandEncoder", nb::is_final(),
       "Records the launches of one submission. For one thread at a time: two threads inside "
       "one encoder at once raise. As a context manager it commits at the end of the block.");
+  bind_dispatch(encoder);
   bind_recording(encoder);
   bind_commit(encoder);
 }

@@ -42,19 +42,6 @@ StructObject* as_struct(PyObject* object) noexcept {
              : nullptr;
 }
 
-// Runs `body`, turning exceptions into Python's current error.
-template <typename Result, typename Body>
-Result guarded(Result failure, const Body& body) noexcept {
-  try {
-    return body();
-  } catch (nb::python_error& error) {
-    error.restore();
-  } catch (...) {
-    set_python_error(std::current_exception());
-  }
-  return failure;
-}
-
 class Packer {
  public:
   Packer(const StructSpec& spec, const StructFieldSpec& field) : spec_(spec), field_(field) {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import re
 import struct
 import threading
 from collections.abc import Callable
@@ -514,3 +516,34 @@ def test_threads_build_and_submit_at_once(device) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_dispatch_reads_its_arguments_as_a_python_function_does(device, buffers) -> None:
+    y, x = buffers
+    encoder = device.command_encoder()
+    encoder.dispatch("scale", [y, x, 2.0, 64], **GRID)
+    encoder.dispatch(kernel="scale", args=[y, x, 2.0, 64], **GRID)
+    encoder.dispatch(
+        threads_per_threadgroup=32, args=(y, x, 2.0, 64), threads=64, kernel="scale", constants=None
+    )
+    encoder.dispatch(
+        "scale", **{"".join(["ar", "gs"]): [y, x, 2.0, 64]}, **GRID
+    )  # a name that is not interned
+    assert encoder.launches == 4
+    dispatch: Any = encoder.dispatch
+    for args, kwargs, message in [
+        (("scale", [y, x, 2.0, 64], 1), GRID, "takes 2 positional arguments, got 3"),
+        (("scale",), GRID, "misses 'args'"),
+        ((), GRID, "misses 'kernel'"),
+        (("scale", [y, x, 2.0, 64]), {**GRID, "args": [y, x, 2.0, 64]}, "got 'args' twice"),
+        (("scale", [y, x, 2.0, 64]), {**GRID, "thread": 3}, "unexpected keyword argument 'thread'"),
+    ]:
+        with pytest.raises(TypeError, match=re.escape(message)):
+            dispatch(*args, **kwargs)
+    assert encoder.launches == 4
+    unopened: Any = metalane.CommandEncoder.__new__(metalane.CommandEncoder)
+    with pytest.raises(metalane.ArgumentError, match="never opened"):
+        unopened.dispatch("scale", [y, x, 2.0, 64], **GRID)
+    with pytest.raises(TypeError):
+        metalane.CommandEncoder.dispatch(object(), "scale", [y, x, 2.0, 64], **GRID)  # type: ignore[arg-type]
+    assert list(inspect.signature(metalane.CommandEncoder.dispatch).parameters)[1:3] == ["kernel", "args"]
