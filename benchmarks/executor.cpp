@@ -164,7 +164,7 @@ double per_round(ThreadgroupRunner& runner, std::uint32_t threads) {
 
 int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::atoi(argv[1]) : 1;
-  std::atomic<bool> stop{false};
+  AtomicFlag stop{0};
   auto runner = std::make_unique<ThreadgroupRunner>(stop);
   if (!runner->prepare()) return 1;
   for (int i = 0; i < repeats; ++i) {

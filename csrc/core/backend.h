@@ -128,10 +128,11 @@ class Submission {
   // Hands the commands to the device and returns without waiting. Submissions of one device run as if one
   // after another in the order of their commit() calls, which core makes one at a time. `done` is called
   // exactly once, from any thread (also from inside commit()), with no lock of the backend held, in commit
-  // order, after the submission's writes are visible to the host; it does not throw. Past `time_limit`
-  // seconds of running the submission is ended with CommandBufferError "timeout". The object may be destroyed
-  // after commit() returns. Throws nothing: what goes wrong goes to `done`.
-  virtual void commit(std::optional<double> time_limit, std::function<void(const Completion&)> done) = 0;
+  // order, after the submission's writes are visible to the host, and is given the only owner of its error;
+  // it does not throw. Past `time_limit` seconds of running the submission is ended with CommandBufferError
+  // "timeout". The object may be destroyed after commit() returns. Throws nothing: what goes wrong goes to
+  // `done`.
+  virtual void commit(std::optional<double> time_limit, std::function<void(Completion)> done) = 0;
 };
 
 class Device {

@@ -111,10 +111,10 @@ void Timeline::hand_over() {
       complete(flight, {});
     } else {
       // The device must outlive the callback, whoever drops its handles meanwhile.
-      flight->submission->commit(flight->time_limit, [device = device_.shared_from_this(),
-                                                      flight](const backend::Completion& completion) {
-        device->timeline().complete(flight, completion);
-      });
+      flight->submission->commit(
+          flight->time_limit, [device = device_.shared_from_this(), flight](backend::Completion completion) {
+            device->timeline().complete(flight, std::move(completion));
+          });
     }
     lock.lock();
   }
@@ -155,7 +155,7 @@ void Timeline::settle(Flight& flight) {
   if (flight.inherited == nullptr) flight.inherited = inherited_failure(flight);
   if (flight.inherited == nullptr && flight.completion->error != nullptr) {
     flight.inherited = std::make_shared<Failure>();
-    flight.inherited->error = flight.completion->error;
+    flight.inherited->error = std::move(flight.completion->error);
   }
   for (const TouchedRange& touched : flight.touched) {
     if (!writes(touched.access) || touched.range.empty()) continue;

@@ -21,11 +21,11 @@ namespace cpu_modules {
 
 using namespace metalane;
 
-inline const metalane_runtime& runtime() { return cpu::module_runtime(); }
+METALANE_NO_TSAN inline const metalane_runtime& runtime() { return cpu::module_runtime(); }
 
-// The loop that adapted modules have, round `kernel`.
+// The loop that adapted modules have, round `kernel`. As little instrumented as they are.
 template <void (*kernel)(metalane_group*)>
-void entry(metalane_group* group) {
+METALANE_NO_TSAN void entry(metalane_group* group) {
   while (group->next_thread < group->end_thread) {
     group->current_thread = group->next_thread++;
     kernel(group);
@@ -53,7 +53,7 @@ inline std::uint32_t global_thread(const metalane_group* group) {
 }
 
 template <typename T>
-T* buffer(const metalane_group* group, int index = 0) {
+METALANE_NO_TSAN T* buffer(const metalane_group* group, int index = 0) {
   return static_cast<T*>(group->launch->buffers[index]);
 }
 
@@ -110,10 +110,9 @@ class Pending {
       launch.label = dispatch.label;
       submission->dispatch(launch);
     }
-    submission->commit(time_limit, [state = state_](const backend::Completion& completion) {
+    submission->commit(time_limit, [state = state_](backend::Completion completion) {
       const std::lock_guard lock(state->mutex);
-      state->completion = completion;
-      keep_for_ever(completion.error);
+      state->completion = std::move(completion);
       state->done = true;
       state->changed.notify_all();
     });
@@ -133,15 +132,6 @@ class Pending {
   }
 
  private:
-  // ThreadSanitizer does not see libstdc++'s count of an exception's owners (see tsan.supp): none is
-  // destroyed here.
-  static void keep_for_ever(const std::exception_ptr& error) {
-    static std::mutex mutex;
-    static auto& kept = *new std::vector<std::exception_ptr>;
-    const std::lock_guard lock(mutex);
-    kept.push_back(error);
-  }
-
   struct State {
     std::mutex mutex;
     std::condition_variable changed;

@@ -25,7 +25,7 @@ class Device;
 struct Committed {
   std::vector<std::string> events;
   std::optional<double> time_limit;
-  std::function<void(const backend::Completion&)> done;
+  std::function<void(backend::Completion)> done;
 };
 
 class Submission final : public backend::Submission {
@@ -38,8 +38,7 @@ class Submission final : public backend::Submission {
   void barrier() override { events_.push_back("barrier"); }
   void push_label(std::string_view label) override { events_.push_back("push " + std::string(label)); }
   void pop_label() override { events_.push_back("pop"); }
-  void commit(std::optional<double> time_limit,
-              std::function<void(const backend::Completion&)> done) override;
+  void commit(std::optional<double> time_limit, std::function<void(backend::Completion)> done) override;
 
  private:
   Device& device_;
@@ -90,8 +89,8 @@ class Device final : public backend::Device {
       pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(which));
     }
     backend::Completion completion;
-    completion.error = error;
-    committed.done(completion);
+    completion.error = std::move(error);
+    committed.done(std::move(completion));
   }
   std::size_t pending_count() {
     std::lock_guard lock(mutex);
@@ -124,7 +123,7 @@ class Device final : public backend::Device {
 };
 
 inline void Submission::commit(std::optional<double> time_limit,
-                               std::function<void(const backend::Completion&)> done) {
+                               std::function<void(backend::Completion)> done) {
   std::lock_guard lock(device_.mutex);
   device_.pending.push_back({std::move(events_), time_limit, std::move(done)});
 }

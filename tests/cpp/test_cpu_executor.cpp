@@ -52,32 +52,33 @@ void half_barrier(metalane_group* group) {
 
 void two_barriers(metalane_group* group) { runtime().threadgroup_barrier(group, group->current_thread % 2); }
 
-void wild_store(metalane_group* group) {
+// Kernels that are cut short are not instrumented, as those compiled at run time are not.
+METALANE_NO_TSAN void wild_store(metalane_group* group) {
   if (group->position[0] == 3 && group->current_thread == 5)
     *reinterpret_cast<volatile int*>(unmapped_address) = 1;
 }
 
-void wild_store_among_waiting(metalane_group* group) {
+METALANE_NO_TSAN void wild_store_among_waiting(metalane_group* group) {
   if (group->current_thread == 40) *reinterpret_cast<volatile int*>(unmapped_address) = 1;
   runtime().threadgroup_barrier(group, 0);
 }
 
-__attribute__((noinline)) std::uint32_t deep(std::uint32_t depth) {
+METALANE_NO_TSAN __attribute__((noinline)) std::uint32_t deep(std::uint32_t depth) {
   volatile std::uint8_t frame[512];
   frame[depth % 512] = 1;
   return depth == 0 ? 0 : deep(depth - 1) + frame[depth % 512];
 }
-void recurse(metalane_group* group) { buffer<std::uint32_t>(group)[0] = deep(1u << 24); }
+METALANE_NO_TSAN void recurse(metalane_group* group) { buffer<std::uint32_t>(group)[0] = deep(1u << 24); }
 
-void endless(metalane_group* group) {
-  const std::atomic_ref<std::uint32_t> flag(*buffer<std::uint32_t>(group));
-  while (flag.load() == 0) {
+METALANE_NO_TSAN void endless(metalane_group* group) {
+  const auto* flag = buffer<std::uint32_t>(group);
+  while (__atomic_load_n(flag, __ATOMIC_SEQ_CST) == 0) {
   }
 }
 
-void endless_barriers(metalane_group* group) {
-  const std::atomic_ref<std::uint32_t> flag(*buffer<std::uint32_t>(group));
-  while (flag.load() == 0) runtime().threadgroup_barrier(group, 0);
+METALANE_NO_TSAN void endless_barriers(metalane_group* group) {
+  const auto* flag = buffer<std::uint32_t>(group);
+  while (__atomic_load_n(flag, __ATOMIC_SEQ_CST) == 0) runtime().threadgroup_barrier(group, 0);
 }
 
 void divide(metalane_group* group) {

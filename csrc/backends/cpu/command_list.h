@@ -39,7 +39,7 @@ class CommandList {
 
   // Of the submission, from commit on.
   std::optional<double> time_limit;
-  std::function<void(const backend::Completion&)> done;
+  std::function<void(backend::Completion)> done;
   std::uint64_t sequence = 0;
   CommandList* next = nullptr;
 

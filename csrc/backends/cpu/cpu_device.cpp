@@ -146,8 +146,7 @@ class CpuSubmission final : public backend::Submission {
   void barrier() override {}
   void push_label(std::string_view) override {}
   void pop_label() override {}
-  void commit(std::optional<double> time_limit,
-              std::function<void(const backend::Completion&)> done) override {
+  void commit(std::optional<double> time_limit, std::function<void(backend::Completion)> done) override {
     list_->seal();
     list_->time_limit = time_limit;
     list_->done = std::move(done);
@@ -159,7 +158,7 @@ class CpuSubmission final : public backend::Submission {
     } catch (const DeviceError& error) {
       completion.error = std::make_exception_ptr(CommandBufferError("device", "", true, error.what()));
     }
-    list_->done(completion);
+    list_->done(std::move(completion));
   }
 
  private:

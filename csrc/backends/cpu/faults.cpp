@@ -66,9 +66,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   }
 }
 
-// Not instrumented: errno belongs to the OS thread, but ThreadSanitizer takes each fiber for a thread of its
-// own.
-__attribute__((no_sanitize("thread"))) void on_signal(int signal, siginfo_t* info, void* context) {
+METALANE_NO_TSAN void on_signal(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   if (current_guard == nullptr || !current_guard->handle(signal, info, context)) {
     pass_on(signal, info, context);
@@ -141,20 +139,20 @@ void FaultGuard::detach_current_thread() {
 
 void FaultGuard::arm(bool leavable) {
   leavable_ = leavable;
-  state_.store(State::armed);
+  state_.store(armed);
 }
 
 void FaultGuard::disarm() {
-  State expected = State::armed;
-  if (state_.compare_exchange_strong(expected, State::idle)) return;
+  int expected = armed;
+  if (state_.compare_exchange_strong(expected, idle)) return;
   // A signal is on its way: it must not arrive after the handlers are gone.
-  while (state_.load() != State::received) sched_yield();
-  state_.store(State::idle);
+  while (state_.load() != received) sched_yield();
+  state_.store(idle);
 }
 
 void FaultGuard::stop() {
-  State expected = State::armed;
-  if (state_.compare_exchange_strong(expected, State::signalled)) pthread_kill(thread_, stop_signal);
+  int expected = armed;
+  if (state_.compare_exchange_strong(expected, signalled)) pthread_kill(thread_, stop_signal);
 }
 
 FaultGuard::Fault FaultGuard::take_fault() {
@@ -163,14 +161,14 @@ FaultGuard::Fault FaultGuard::take_fault() {
   return fault;
 }
 
-bool FaultGuard::handle(int signal, const siginfo_t* info, void* context) noexcept {
+METALANE_NO_TSAN bool FaultGuard::handle(int signal, const siginfo_t* info, void* context) noexcept {
   const bool on_fiber = runner_.on_fiber(context);
   if (info->si_code <= 0) {
     const bool stopped = signal == stop_signal && info->si_code == SI_TKILL && info->si_pid == getpid() &&
-                         state_.load() == State::signalled;
+                         state_.load() == signalled;
     if (!stopped) return false;
     if (on_fiber && leavable_ && runner_.in_kernel()) runner_.force_leave(context);
-    state_.store(State::received);
+    state_.store(received);
     return true;
   }
   if (!on_fiber) return false;
@@ -215,7 +213,7 @@ HandlerScope::~HandlerScope() {
 }
 
 #if defined(__x86_64__)
-bool skip_division(void* signal_context) noexcept {
+METALANE_NO_TSAN bool skip_division(void* signal_context) noexcept {
   auto& registers = static_cast<ucontext_t*>(signal_context)->uc_mcontext.gregs;
   const auto* at = reinterpret_cast<const std::uint8_t*>(registers[REG_RIP]);
   bool is_16_bit = false;

@@ -48,10 +48,10 @@ class FaultGuard {
   bool handle(int signal, const siginfo_t* info, void* context) noexcept;
 
  private:
-  enum class State : std::uint8_t { idle, armed, signalled, received };
+  enum State : int { idle, armed, signalled, received };
   ThreadgroupRunner& runner_;
   pthread_t thread_{};
-  std::atomic<State> state_{State::idle};
+  std::atomic<int> state_{idle};
   bool leavable_ = false;
   Fault fault_;
   std::uint8_t* signal_stack_ = nullptr;

@@ -149,7 +149,7 @@ void adopt_current_thread(Fiber& fiber) {
 
 #if defined(METALANE_ASAN) || defined(METALANE_TSAN)
 // Not instrumented: ThreadSanitizer would book the entry on one fiber and the exit on another.
-__attribute__((no_sanitize_thread)) void switch_fiber(Fiber& from, Fiber& to) {
+METALANE_NO_TSAN void switch_fiber(Fiber& from, Fiber& to) {
 #if defined(METALANE_ASAN)
   __sanitizer_start_switch_fiber(&from.fake_stack, to.stack_bottom, to.stack_size);
 #endif
@@ -170,16 +170,13 @@ void finish_first_switch() {
 }
 
 // Not instrumented for the same reason: its entry would be booked on the fiber that was left.
-#if defined(METALANE_TSAN)
-__attribute__((no_sanitize_thread))
-#endif
-void finish_forced_switch([[maybe_unused]] Fiber& fiber) {
+METALANE_NO_TSAN void finish_forced_switch([[maybe_unused]] Fiber& fiber) {
 #if defined(METALANE_TSAN)
   __tsan_switch_to_fiber(fiber.sanitizer_fiber, 0);
 #endif
 }
 
-void redirect_to_fiber(void* signal_context, const Fiber& target) {
+METALANE_NO_TSAN void redirect_to_fiber(void* signal_context, const Fiber& target) {
 #if defined(METALANE_ASAN)
   // switch_fiber finishes this where `target` left off. The fiber that is left does not run on: null drops
   // its fake frames.
@@ -197,7 +194,7 @@ void redirect_to_fiber(void* signal_context, const Fiber& target) {
 #endif
 }
 
-std::uintptr_t interrupted_stack_pointer(const void* signal_context) {
+METALANE_NO_TSAN std::uintptr_t interrupted_stack_pointer(const void* signal_context) {
   const auto* context = static_cast<const ucontext_t*>(signal_context);
 #if defined(__x86_64__)
   return static_cast<std::uintptr_t>(context->uc_mcontext.gregs[REG_RSP]);
@@ -287,7 +284,7 @@ void FiberPool::prepare(Fiber& fiber, std::size_t index) {
   fiber.stack_pointer = frame;
 }
 
-FiberPool::Place FiberPool::locate(std::uintptr_t address) const noexcept {
+METALANE_NO_TSAN FiberPool::Place FiberPool::locate(std::uintptr_t address) const noexcept {
   const std::size_t slot = guard_bytes_ + stack_bytes;
   for (std::size_t i = 0; i < mapping_count_; ++i) {
     const auto base = reinterpret_cast<std::uintptr_t>(mappings_[i].address);

@@ -18,6 +18,10 @@
 #define METALANE_TSAN 1
 #endif
 #endif
+// Code that must not enter ThreadSanitizer's runtime: what a signal handler does, since the signal may have
+// met the runtime between two fibers, without the processor that an access is booked on; and what runs while
+// a handler may leave its fiber for good, since locks of the runtime would stay held.
+#define METALANE_NO_TSAN __attribute__((no_sanitize("thread")))
 
 namespace metalane::cpu {
 

@@ -25,13 +25,13 @@ std::string place_of(const metalane_module& module, std::uint32_t site) {
 
 }  // namespace
 
-const metalane_runtime& module_runtime() {
+METALANE_NO_TSAN const metalane_runtime& module_runtime() {
   static const metalane_runtime runtime = {&ThreadgroupRunner::threadgroup_barrier,
                                            &ThreadgroupRunner::simd_collective};
   return runtime;
 }
 
-ThreadgroupRunner::ThreadgroupRunner(const std::atomic<bool>& stop)
+ThreadgroupRunner::ThreadgroupRunner(const AtomicFlag& stop)
     : stop_(stop), fibers_(&ThreadgroupRunner::fiber_main, this) {
   group_.runner = this;
 }
@@ -107,7 +107,7 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
     }
     if (left_) {
       finish_forced_switch(main_);
-      in_kernel_.store(false, std::memory_order_relaxed);
+      in_kernel_.store(0, std::memory_order_relaxed);
       outcome_ = Outcome::left;
     }
     if (!wants_fiber_ || outcome_ != Outcome::done) break;
@@ -120,12 +120,12 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
 }
 
 // The order matters: a stop that finds the flag unset relies on the look at stop_ behind it.
-inline void ThreadgroupRunner::enter_kernel() noexcept {
-  in_kernel_.store(true, std::memory_order_relaxed);
+METALANE_NO_TSAN inline void ThreadgroupRunner::enter_kernel() noexcept {
+  in_kernel_.store(1, std::memory_order_relaxed);
   // The handler runs on this thread: what must not happen is that the compiler swaps the two.
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (!stop_.load(std::memory_order_relaxed)) return;
-  in_kernel_.store(false, std::memory_order_relaxed);
+  if (stop_.load(std::memory_order_relaxed) == 0) return;
+  in_kernel_.store(0, std::memory_order_relaxed);
   outcome_ = Outcome::left;
   Fiber* self = current_;
   current_ = &main_;
@@ -133,7 +133,7 @@ inline void ThreadgroupRunner::enter_kernel() noexcept {
 }
 
 // Every fiber: take the threads that are due, hand over, and begin again when taken from the idle list.
-void ThreadgroupRunner::fiber_main(void* argument) {
+METALANE_NO_TSAN void ThreadgroupRunner::fiber_main(void* argument) {
   auto& runner = *static_cast<ThreadgroupRunner*>(argument);
   finish_first_switch();
   Fiber* const self = runner.current_;
@@ -145,7 +145,7 @@ void ThreadgroupRunner::fiber_main(void* argument) {
       runner.group_.next_thread = 1;
       runner.function_(runner.function_context_);
     }
-    runner.in_kernel_.store(false, std::memory_order_relaxed);
+    runner.in_kernel_.store(0, std::memory_order_relaxed);
     runner.fibers_.put(self);
     Fiber* target = runner.next();
     if (target == self) continue;
@@ -245,7 +245,7 @@ void ThreadgroupRunner::resolve_collective(Simdgroup& simdgroup, std::uint32_t f
 }
 
 // The common case, another lane of the simdgroup that can go on, is looked for before anything else.
-inline void ThreadgroupRunner::park() noexcept {
+METALANE_NO_TSAN inline void ThreadgroupRunner::park() noexcept {
   Fiber* self = current_;
   Simdgroup& simdgroup = simdgroups_[current_simdgroup_];
   Fiber* target;
@@ -261,9 +261,9 @@ inline void ThreadgroupRunner::park() noexcept {
   enter_kernel();
 }
 
-void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
+METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
-  runner.in_kernel_.store(false, std::memory_order_relaxed);
+  runner.in_kernel_.store(0, std::memory_order_relaxed);
   const std::uint32_t thread = group->current_thread;
   runner.fiber_of_[thread] = runner.current_;
   runner.site_of_[thread] = site;
@@ -276,11 +276,11 @@ void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t
   runner.park();
 }
 
-void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site, std::uint32_t bytes,
-                                        const void* value, void* result, metalane_combine combine,
-                                        const void* context) {
+METALANE_NO_TSAN void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site,
+                                                         std::uint32_t bytes, const void* value, void* result,
+                                                         metalane_combine combine, const void* context) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
-  runner.in_kernel_.store(false, std::memory_order_relaxed);
+  runner.in_kernel_.store(0, std::memory_order_relaxed);
   const std::uint32_t thread = group->current_thread;
   runner.fiber_of_[thread] = runner.current_;
   runner.site_of_[thread] = site;
@@ -289,11 +289,19 @@ void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t sit
   runner.park();
 }
 
-bool ThreadgroupRunner::on_fiber(const void* signal_context) const noexcept {
+METALANE_NO_TSAN bool ThreadgroupRunner::on_fiber(const void* signal_context) const noexcept {
   return fibers_.locate(interrupted_stack_pointer(signal_context)) != FiberPool::Place::elsewhere;
 }
 
-void ThreadgroupRunner::force_leave(void* signal_context) noexcept {
+METALANE_NO_TSAN bool ThreadgroupRunner::is_stack_guard(std::uintptr_t address) const noexcept {
+  return fibers_.locate(address) == FiberPool::Place::guard;
+}
+
+METALANE_NO_TSAN bool ThreadgroupRunner::in_kernel() const noexcept {
+  return in_kernel_.load(std::memory_order_relaxed) != 0;
+}
+
+METALANE_NO_TSAN void ThreadgroupRunner::force_leave(void* signal_context) noexcept {
   left_ = true;
   redirect_to_fiber(signal_context, main_);
 }

@@ -15,6 +15,9 @@ constexpr std::uint32_t max_threads_per_threadgroup = 1024;
 constexpr std::uint32_t max_threadgroup_memory = 32 * 1024;
 constexpr std::uint32_t threadgroup_argument_alignment = 16;
 
+// Integers, because the members of std::atomic<bool> may stay out of line, where METALANE_NO_TSAN does not reach.
+using AtomicFlag = std::atomic<int>;
+
 // What compiled modules call.
 const metalane_runtime& module_runtime();
 
@@ -27,8 +30,8 @@ class ThreadgroupRunner {
  public:
   enum class Outcome : std::uint8_t { done, incomplete_barrier, no_memory, left };
 
-  // `stop`: when it turns true, no further thread is started and run() returns `left`.
-  explicit ThreadgroupRunner(const std::atomic<bool>& stop);
+  // `stop`: when it is not 0, no further thread is started and run() returns `left`.
+  explicit ThreadgroupRunner(const AtomicFlag& stop);
   ~ThreadgroupRunner();
   ThreadgroupRunner(const ThreadgroupRunner&) = delete;
   ThreadgroupRunner& operator=(const ThreadgroupRunner&) = delete;
@@ -46,13 +49,11 @@ class ThreadgroupRunner {
   // From a signal handler on this OS thread: whether the signal met a fiber, and leaving it for good. run()
   // then returns `left`.
   bool on_fiber(const void* signal_context) const noexcept;
-  bool is_stack_guard(std::uintptr_t address) const noexcept {
-    return fibers_.locate(address) == FiberPool::Place::guard;
-  }
+  bool is_stack_guard(std::uintptr_t address) const noexcept;
   void force_leave(void* signal_context) noexcept;
   // Whether a fiber is in kernel code. In the scheduler it is not to be cut short (a sanitizer may hold a
   // lock there); it looks at the stop flag itself when it goes back.
-  bool in_kernel() const noexcept { return in_kernel_.load(std::memory_order_relaxed); }
+  bool in_kernel() const noexcept;
 
   // The thread that ran last: "thread 37 [5, 1, 0]".
   std::string current_thread_name() const { return thread_name(group_.current_thread); }
@@ -97,7 +98,7 @@ class ThreadgroupRunner {
   void append_waiters(std::string& text, const metalane_module& module, std::uint32_t site) const;
   std::string thread_name(std::uint32_t thread) const;
 
-  const std::atomic<bool>& stop_;
+  const AtomicFlag& stop_;
   Group group_{};
   Fiber main_;
   Fiber* current_ = nullptr;
@@ -111,7 +112,7 @@ class ThreadgroupRunner {
   bool barrier_sites_differ_ = false;
   bool wants_fiber_ = false;
   volatile bool left_ = false;
-  std::atomic<bool> in_kernel_{false};
+  AtomicFlag in_kernel_{0};
   Outcome outcome_ = Outcome::done;
 
   Simdgroup simdgroups_[max_simdgroups];

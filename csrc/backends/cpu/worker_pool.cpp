@@ -247,7 +247,7 @@ void WorkerPool::run_watchdog() {
 
 void WorkerPool::stop_running(StopReason reason) {
   if (stop_reason_ == StopReason::none) stop_reason_ = reason;
-  stop_.store(true);
+  stop_.store(1);
   for (const std::unique_ptr<Worker>& worker : workers_) worker->guard.stop();
 }
 
@@ -268,7 +268,7 @@ void WorkerPool::run_submission(Worker& worker, CommandList& list) {
     stopped_at_.clear();
     const bool cancelled = list.sequence <= cancelled_up_to_;
     stop_reason_ = cancelled ? StopReason::cancelled : StopReason::none;
-    stop_.store(cancelled);
+    stop_.store(cancelled ? 1 : 0);
     if (list.time_limit) {
       constexpr double longest = 1e9;  // thirty years: what the clock can add without overflow
       deadline_ = start + std::chrono::duration_cast<Clock::duration>(
@@ -279,7 +279,7 @@ void WorkerPool::run_submission(Worker& worker, CommandList& list) {
   {
     const HandlerScope handlers;
     for (const LaunchRecord& record : list.launches()) {
-      if (stop_.load()) break;
+      if (stop_.load() != 0) break;
       run_launch(worker, record, list.label(record));
     }
   }
@@ -287,9 +287,9 @@ void WorkerPool::run_submission(Worker& worker, CommandList& list) {
   completion.start_seconds = seconds_of(start);
   completion.error = finish_submission(list);
   completion.end_seconds = seconds_of(Clock::now());
-  const std::function<void(const backend::Completion&)> done = std::move(list.done);
+  const std::function<void(backend::Completion)> done = std::move(list.done);
   put_list(std::unique_ptr<CommandList>(&list));
-  done(completion);
+  done(std::move(completion));
 }
 
 std::exception_ptr WorkerPool::finish_submission(const CommandList& list) {

@@ -47,7 +47,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   enum class StopReason : std::uint8_t { none, failed, timeout, cancelled };
 
   struct Worker {
-    explicit Worker(const std::atomic<bool>& stop) : runner(stop), guard(runner) {}
+    explicit Worker(const AtomicFlag& stop) : runner(stop), guard(runner) {}
     ThreadgroupRunner runner;
     FaultGuard guard;
     bool ready = false;
@@ -123,7 +123,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   StopReason stop_reason_ = StopReason::none;
   std::optional<Failure> failure_;
   std::string stopped_at_;  // where a kernel was cut short
-  std::atomic<bool> stop_{false};
+  AtomicFlag stop_{0};
 
   std::condition_variable watchdog_wakes_;
   std::optional<Clock::time_point> deadline_;

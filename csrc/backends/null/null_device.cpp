@@ -65,7 +65,7 @@ class NullSubmission final : public backend::Submission {
   void barrier() override { barrier_ = true; }
   void push_label(std::string_view) override {}
   void pop_label() override {}
-  void commit(std::optional<double>, std::function<void(const backend::Completion&)> done) override {
+  void commit(std::optional<double>, std::function<void(backend::Completion)> done) override {
     device_->committed(std::move(record_));
     done({});
   }
