@@ -4,6 +4,7 @@
 
 #include <metalane/error.h>
 
+#include <bit>
 #include <condition_variable>
 #include <cstdint>
 #include <initializer_list>
@@ -57,19 +58,19 @@ METALANE_NO_TSAN T* buffer(const metalane_group* group, int index = 0) {
   return static_cast<T*>(group->launch->buffers[index]);
 }
 
-inline void sum_lanes(const metalane_lanes* lanes, const void*) {
-  std::uint32_t total = 0;
-  for (std::uint32_t i = 0; i < lanes->lane_count; ++i) {
-    if ((lanes->active >> i & 1u) != 0) total += reinterpret_cast<const std::uint32_t*>(lanes->in)[i];
-  }
-  for (std::uint32_t i = 0; i < lanes->lane_count; ++i)
-    reinterpret_cast<std::uint32_t*>(lanes->out)[i] = total;
+template <typename T>
+void sum_lanes(const metalane_lanes* lanes) {
+  T total = 0;
+  for (std::uint32_t rest = lanes->active; rest != 0; rest &= rest - 1)
+    total += *static_cast<const T*>(lanes->operands[std::countr_zero(rest)]);
+  for (std::uint32_t rest = lanes->active; rest != 0; rest &= rest - 1)
+    *static_cast<T*>(lanes->operands[std::countr_zero(rest)]) = total;
 }
 
-inline std::uint32_t simd_sum(metalane_group* group, std::uint32_t site, std::uint32_t value) {
-  std::uint32_t result = 0;
-  runtime().simd_collective(group, site, sizeof value, &value, &result, &sum_lanes, nullptr);
-  return result;
+template <typename T>
+T simd_sum(metalane_group* group, std::uint32_t site, T value) {
+  runtime().simd_collective(group, site, &sum_lanes<T>, &value);
+  return value;
 }
 
 struct Dispatch {

@@ -42,8 +42,26 @@ void sum_all(metalane_group* group) {
 void sum_in_loop(metalane_group* group) {
   const std::uint32_t lane = group->current_thread % 32;
   std::uint32_t total = 0;
-  for (std::uint32_t i = 0; i < lane; ++i) total += simd_sum(group, 2, 1);
-  buffer<std::uint32_t>(group)[global_thread(group)] = total * 1000 + simd_sum(group, 3, 1);
+  for (std::uint32_t i = 0; i < lane; ++i) total += simd_sum(group, 2, 1u);
+  buffer<std::uint32_t>(group)[global_thread(group)] = total * 1000 + simd_sum(group, 3, 1u);
+}
+
+// One site, two operations, as in a template: each takes its own lanes.
+void sum_by_type(metalane_group* group) {
+  const std::uint32_t lane = group->current_thread % 32;
+  double sum;
+  switch (lane % 3) {
+    case 0:
+      sum = simd_sum<std::uint32_t>(group, 2, 1000 + lane);
+      break;
+    case 1:
+      sum = simd_sum<std::uint8_t>(group, 2, static_cast<std::uint8_t>(lane));
+      break;
+    default:
+      sum = simd_sum<double>(group, 2, 0.5 * lane);
+  }
+  // The lanes meet again.
+  buffer<double>(group)[global_thread(group)] = sum + 1000000.0 * simd_sum(group, 3, 1u);
 }
 
 void half_barrier(metalane_group* group) {
@@ -155,6 +173,22 @@ TEST_CASE(collectives_take_the_lanes_at_one_site) {
     std::uint32_t total = 0;
     for (std::uint32_t i = 0; i < lane; ++i) total += 31 - i;
     CHECK_EQ(data[lane], total * 1000 + 32);
+  }
+}
+
+TEST_CASE(one_site_may_be_several_collectives) {
+  std::vector<double> data(38);
+  const auto kernel = pipeline<sum_by_type>("sum_by_type");
+  Dispatch dispatch{kernel.get(), {{data.data(), data.size() * 8}}};
+  dispatch.threads[0] = 38;
+  CHECK_EQ(Pending(*device(), {dispatch}).wait(), "");
+  for (std::uint32_t thread = 0; thread < 38; ++thread) {
+    const std::uint32_t lanes = thread < 32 ? 32 : 6;
+    double expected = 0;
+    for (std::uint32_t lane = thread % 32 % 3; lane < lanes; lane += 3) {
+      expected += lane % 3 == 0 ? 1000 + lane : lane % 3 == 1 ? lane : 0.5 * lane;
+    }
+    CHECK_EQ(data[thread], expected + 1000000.0 * lanes);
   }
 }
 

@@ -67,13 +67,9 @@ int barriers = 0;
 
 // Threadgroups of one thread meet nobody: a barrier returns, a collective has one lane.
 void pass_barrier(metalane_group*, uint32_t) { ++barriers; }
-void combine_one(metalane_group*, uint32_t, uint32_t bytes, const void* value, void* result,
-                 metalane_combine combine, const void* context) {
-  std::array<uint8_t, METALANE_MAX_LANE_BYTES> in{}, out{};
-  if (bytes != 0) std::memcpy(in.data(), value, bytes);  // a simdgroup_barrier has no operand
-  const metalane_lanes lanes{1, 1, bytes, in.data(), out.data()};
-  combine(&lanes, context);
-  if (bytes != 0) std::memcpy(result, out.data(), bytes);
+void combine_one(metalane_group*, uint32_t, metalane_combine combine, void* operand) {
+  const metalane_lanes lanes{1, 1, &operand};
+  combine(&lanes);
 }
 const metalane_runtime one_lane_runtime{pass_barrier, combine_one};
 

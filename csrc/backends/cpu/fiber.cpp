@@ -134,7 +134,8 @@ std::size_t stagger(std::size_t index) { return (index * 192) % 4096; }
 
 }  // namespace
 
-void adopt_current_thread(Fiber& fiber) {
+void adopt_current_thread([[maybe_unused]] Fiber& fiber) {
+#if defined(METALANE_FIBER_HOOKS)
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
     void* bottom = nullptr;
@@ -142,12 +143,13 @@ void adopt_current_thread(Fiber& fiber) {
     fiber.stack_bottom = static_cast<std::uint8_t*>(bottom);
     pthread_attr_destroy(&attributes);
   }
+#endif
 #if defined(METALANE_TSAN)
   fiber.sanitizer_fiber = __tsan_get_current_fiber();
 #endif
 }
 
-#if defined(METALANE_ASAN) || defined(METALANE_TSAN)
+#if defined(METALANE_FIBER_HOOKS)
 // Not instrumented: ThreadSanitizer would book the entry on one fiber and the exit on another.
 METALANE_NO_TSAN void switch_fiber(Fiber& from, Fiber& to) {
 #if defined(METALANE_ASAN)
@@ -237,29 +239,28 @@ bool FiberPool::grow() {
   // A huge page would commit the stacks of eight fibers at the first touch of one.
   madvise(address, nbytes, MADV_NOHUGEPAGE);
   const std::size_t first = mapping_count_ * batch;
-  for (std::size_t i = 0; i < batch; ++i) {
-    fibers[i].stack_bottom = base + i * slot + guard_bytes_;
-    fibers[i].stack_size = stack_bytes;
-    prepare(fibers[i], first + i);
-    put(&fibers[i]);
-  }
   mappings_[mapping_count_] = {base, nbytes, fibers};
   ++mapping_count_;
+  for (std::size_t i = batch; i-- > 0;) prepare(first + i);
   return true;
 }
 
 void FiberPool::reset() {
   idle_ = nullptr;
-  for (std::size_t i = mapping_count_ * batch; i-- > 0;) {
-    Fiber& fiber = mappings_[i / batch].fibers[i % batch];
-    prepare(fiber, i);
-    put(&fiber);
-  }
+  for (std::size_t i = mapping_count_ * batch; i-- > 0;) prepare(i);
 }
 
-void FiberPool::prepare(Fiber& fiber, std::size_t index) {
+// Makes one fiber idle, at the start of its function.
+void FiberPool::prepare(std::size_t index) {
+  const Mapping& mapping = mappings_[index / batch];
+  Fiber& fiber = mapping.fibers[index % batch];
+  std::uint8_t* bottom = mapping.address + index % batch * (guard_bytes_ + stack_bytes) + guard_bytes_;
+#if defined(METALANE_FIBER_HOOKS)
+  fiber.stack_bottom = bottom;
+  fiber.stack_size = stack_bytes;
+#endif
 #if defined(METALANE_ASAN)
-  __asan_unpoison_memory_region(fiber.stack_bottom, fiber.stack_size);
+  __asan_unpoison_memory_region(bottom, stack_bytes);
   fiber.fake_stack = nullptr;
 #endif
 #if defined(METALANE_TSAN)
@@ -267,7 +268,7 @@ void FiberPool::prepare(Fiber& fiber, std::size_t index) {
   fiber.sanitizer_fiber = __tsan_create_fiber(0);
 #endif
   // The frame that metalane_fiber_switch would have left: registers, then where to continue.
-  std::uint8_t* top = fiber.stack_bottom + fiber.stack_size - stagger(index);
+  std::uint8_t* top = bottom + stack_bytes - stagger(index);
 #if defined(__x86_64__)
   auto* frame = reinterpret_cast<void**>(top) - 9;  // leaves the stack 16-byte aligned at the start label
   std::memset(frame, 0, 9 * sizeof(void*));
@@ -282,6 +283,7 @@ void FiberPool::prepare(Fiber& fiber, std::size_t index) {
   frame[11] = reinterpret_cast<void*>(&metalane_fiber_start);  // x30
 #endif
   fiber.stack_pointer = frame;
+  put(&fiber);
 }
 
 METALANE_NO_TSAN FiberPool::Place FiberPool::locate(std::uintptr_t address) const noexcept {

@@ -18,6 +18,9 @@
 #define METALANE_TSAN 1
 #endif
 #endif
+#if defined(METALANE_ASAN) || defined(METALANE_TSAN)
+#define METALANE_FIBER_HOOKS 1  // a sanitizer is told of every switch
+#endif
 // Code that must not enter ThreadSanitizer's runtime: what a signal handler does, since the signal may have
 // met the runtime between two fibers, without the processor that an access is booked on; and what runs while
 // a handler may leave its fiber for good, since locks of the runtime would stay held.
@@ -25,24 +28,33 @@
 
 namespace metalane::cpu {
 
+#if defined(METALANE_FIBER_HOOKS)
+constexpr bool fiber_hooks = true;
+#else
+constexpr bool fiber_hooks = false;
+#endif
+
 // Saves the callee-saved registers and the stack pointer of the caller at `*saved` and continues where
 // `target`, a stack pointer saved the same way, left off.
-extern "C" void metalane_fiber_switch(void** saved, void* target);
+extern "C" void metalane_fiber_switch(void** saved, void* target) noexcept;
 
-// A suspended or running thread of control. The OS thread's own stack is a Fiber, too.
+// A suspended or running thread of control. The OS thread's own stack is a Fiber, too. Small: a barrier over
+// many threads goes through as many of them.
 struct Fiber {
   void* stack_pointer = nullptr;
+  Fiber* next_idle = nullptr;
+#if defined(METALANE_FIBER_HOOKS)
   std::uint8_t* stack_bottom = nullptr;
   std::size_t stack_size = 0;
-  Fiber* next_idle = nullptr;
   void* fake_stack = nullptr;       // AddressSanitizer's
   void* sanitizer_fiber = nullptr;  // ThreadSanitizer's
+#endif
 };
 
 // Makes `fiber` stand for the calling OS thread.
 void adopt_current_thread(Fiber& fiber);
 // Runs `to`; returns when something switches back to `from`.
-#if defined(METALANE_ASAN) || defined(METALANE_TSAN)
+#if defined(METALANE_FIBER_HOOKS)
 void switch_fiber(Fiber& from, Fiber& to);
 #else
 // Inline, so that a caller with nothing left to do leaves no frame of its own on the suspended stack.
@@ -99,7 +111,7 @@ class FiberPool {
     std::size_t nbytes = 0;
     Fiber* fibers = nullptr;  // `batch` of them
   };
-  void prepare(Fiber& fiber, std::size_t index);
+  void prepare(std::size_t index);
 
   // 1,024 threads in batches of 32, and room for natives: fixed, so that a handler can read it at any time.
   static constexpr std::size_t max_mappings = 1024 / batch + 1;

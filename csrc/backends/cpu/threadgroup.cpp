@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -65,14 +66,13 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module,
   }
   group_.thread_count = threads[0] * threads[1] * threads[2];
   group_.current_thread = 0;
+  group_.next_thread = 0;
   group_.finished_threads = 0;
   simdgroup_count_ = (group_.thread_count + simd_width - 1) / simd_width;
-  for (std::uint32_t i = 0; i < simdgroup_count_; ++i) {
-    const std::uint32_t left = group_.thread_count - i * simd_width;
-    simdgroups_[i] = {0, 0, 0, left < simd_width ? left : simd_width};
-  }
+  std::memset(at_barrier_, 0, simdgroup_count_ * sizeof at_barrier_[0]);
+  runnable_ = 0;
+  at_collective_ = 0;
   barrier_waiters_ = 0;
-  barrier_sites_differ_ = false;
   enter_simdgroup(0);
   return run_fibers();
 }
@@ -86,13 +86,23 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(cons
   group_.next_thread = 0;
   group_.end_thread = 1;
   simdgroup_count_ = 0;
+  current_simdgroup_ = 0;
+  runnable_ = 0;
+  at_collective_ = 0;
+  barrier_waiters_ = 0;
   return run_fibers();
 }
 
+// For the first time its threads are taken one after another; then all of them come from a complete barrier.
 void ThreadgroupRunner::enter_simdgroup(std::uint32_t index) noexcept {
   current_simdgroup_ = index;
-  group_.next_thread = index * simd_width;
-  group_.end_thread = group_.next_thread + simdgroups_[index].lanes;
+  const std::uint32_t begin = index * simd_width;
+  const std::uint32_t lanes = std::min(group_.thread_count - begin, simd_width);
+  if (group_.next_thread == group_.thread_count) {
+    runnable_ = ~0u >> (simd_width - lanes);
+  } else {
+    group_.end_thread = begin + lanes;
+  }
 }
 
 ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
@@ -107,7 +117,7 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
     }
     if (left_) {
       finish_forced_switch(main_);
-      in_kernel_.store(0, std::memory_order_relaxed);
+      leave_kernel();
       outcome_ = Outcome::left;
     }
     if (!wants_fiber_ || outcome_ != Outcome::done) break;
@@ -119,17 +129,24 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_fibers() {
   return outcome_;
 }
 
-// The order matters: a stop that finds the flag unset relies on the look at stop_ behind it.
+// Leaves for the main fiber when a stop came too early for a signal handler to leave this one. The order
+// matters: a stop that finds the flag unset relies on the look at stop_ behind it.
 METALANE_NO_TSAN inline void ThreadgroupRunner::enter_kernel() noexcept {
-  in_kernel_.store(1, std::memory_order_relaxed);
-  // The handler runs on this thread: what must not happen is that the compiler swaps the two.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if constexpr (fiber_hooks) {
+    in_kernel_.store(1, std::memory_order_relaxed);
+    // The handler runs on this thread: what must not happen is that the compiler swaps the two.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
   if (stop_.load(std::memory_order_relaxed) == 0) return;
-  in_kernel_.store(0, std::memory_order_relaxed);
+  leave_kernel();
   outcome_ = Outcome::left;
   Fiber* self = current_;
   current_ = &main_;
   switch_fiber(*self, main_);
+}
+
+METALANE_NO_TSAN inline void ThreadgroupRunner::leave_kernel() noexcept {
+  if constexpr (fiber_hooks) in_kernel_.store(0, std::memory_order_relaxed);
 }
 
 // Every fiber: take the threads that are due, hand over, and begin again when taken from the idle list.
@@ -145,7 +162,7 @@ METALANE_NO_TSAN void ThreadgroupRunner::fiber_main(void* argument) {
       runner.group_.next_thread = 1;
       runner.function_(runner.function_context_);
     }
-    runner.in_kernel_.store(0, std::memory_order_relaxed);
+    runner.leave_kernel();
     runner.fibers_.put(self);
     Fiber* target = runner.next();
     if (target == self) continue;
@@ -154,41 +171,31 @@ METALANE_NO_TSAN void ThreadgroupRunner::fiber_main(void* argument) {
   }
 }
 
-inline Fiber* ThreadgroupRunner::take_runnable(Simdgroup& simdgroup) noexcept {
+METALANE_NO_TSAN inline Fiber* ThreadgroupRunner::take_runnable() noexcept {
   const std::uint32_t thread =
-      current_simdgroup_ * simd_width + static_cast<std::uint32_t>(std::countr_zero(simdgroup.runnable));
-  simdgroup.runnable &= simdgroup.runnable - 1;
+      current_simdgroup_ * simd_width + static_cast<std::uint32_t>(std::countr_zero(runnable_));
+  runnable_ &= runnable_ - 1;
   group_.current_thread = thread;
   return fiber_of_[thread];
 }
 
+// From the main fiber only a fresh one comes next: it looks at stop_, which others need not.
 Fiber* ThreadgroupRunner::next() noexcept {
   for (;;) {
-    if (simdgroup_count_ == 0) {  // run_function
-      if (group_.next_thread == group_.end_thread) return &main_;
-    } else {
-      Simdgroup& simdgroup = simdgroups_[current_simdgroup_];
-      if (simdgroup.runnable != 0) return take_runnable(simdgroup);
-      if (group_.next_thread >= group_.end_thread) {
-        if (simdgroup.at_collective != 0) {
-          resolve_collective(simdgroup, current_simdgroup_ * simd_width);
-        } else if (current_simdgroup_ + 1 < simdgroup_count_) {
-          // Past the first round all threads are taken, and the range stays empty.
-          if (group_.next_thread < group_.thread_count) {
-            enter_simdgroup(current_simdgroup_ + 1);
-          } else {
-            ++current_simdgroup_;
-          }
-        } else if (!complete_barrier()) {
-          return &main_;
-        }
-        continue;
-      }
+    if (runnable_ != 0) return take_runnable();
+    if (group_.next_thread < group_.end_thread) {
+      Fiber* fresh = fibers_.take();
+      if (fresh != nullptr) return fresh;
+      wants_fiber_ = true;
+      return &main_;
     }
-    Fiber* fresh = fibers_.take();
-    if (fresh != nullptr) return fresh;
-    wants_fiber_ = true;
-    return &main_;
+    if (at_collective_ != 0) {
+      resolve_collective();
+    } else if (current_simdgroup_ + 1 < simdgroup_count_) {
+      enter_simdgroup(current_simdgroup_ + 1);
+    } else if (!complete_barrier()) {
+      return &main_;
+    }
   }
 }
 
@@ -199,77 +206,68 @@ bool ThreadgroupRunner::complete_barrier() noexcept {
     outcome_ = Outcome::incomplete_barrier;
     return false;
   }
-  for (std::uint32_t i = 0; i < simdgroup_count_; ++i) {
-    simdgroups_[i].runnable = simdgroups_[i].at_barrier;
-    simdgroups_[i].at_barrier = 0;
-  }
+  std::memset(at_barrier_, 0, simdgroup_count_ * sizeof at_barrier_[0]);
   barrier_waiters_ = 0;
-  current_simdgroup_ = 0;
+  enter_simdgroup(0);
   return true;
 }
 
-void ThreadgroupRunner::resolve_collective(Simdgroup& simdgroup, std::uint32_t first_thread) noexcept {
+// The lanes that wait at the lowest site for the same operation as the lowest of them.
+std::uint32_t ThreadgroupRunner::lowest_collective() const noexcept {
   std::uint32_t site = ~0u;
+  metalane_combine combine = nullptr;
   std::uint32_t active = 0;
-  for (std::uint32_t waiting = simdgroup.at_collective; waiting != 0; waiting &= waiting - 1) {
-    const auto lane = static_cast<std::uint32_t>(std::countr_zero(waiting));
-    const std::uint32_t lane_site = site_of_[first_thread + lane];
-    if (lane_site < site) {
-      site = lane_site;
+  for (std::uint32_t waiting = at_collective_; waiting != 0; waiting &= waiting - 1) {
+    const int lane = std::countr_zero(waiting);
+    if (site_of_lane_[lane] < site) {
+      site = site_of_lane_[lane];
+      combine = combine_of_lane_[lane];
       active = 0;
     }
-    if (lane_site == site) active |= 1u << lane;
+    if (site_of_lane_[lane] == site && combine_of_lane_[lane] == combine) active |= 1u << lane;
   }
-  const Collective& lowest =
-      collective_of_[first_thread + static_cast<std::uint32_t>(std::countr_zero(active))];
-  const std::uint32_t bytes = lowest.bytes;
-  if (bytes != 0) {
-    for (std::uint32_t rest = active; rest != 0; rest &= rest - 1) {
-      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
-      std::memcpy(lanes_in_ + lane * bytes, collective_of_[first_thread + lane].value, bytes);
-    }
-  }
-  if (lowest.combine != nullptr) {
-    const metalane_lanes lanes = {active, simdgroup.lanes, bytes, lanes_in_, lanes_out_};
-    lowest.combine(&lanes, lowest.context);
-  }
-  if (bytes != 0) {
-    for (std::uint32_t rest = active; rest != 0; rest &= rest - 1) {
-      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
-      void* result = collective_of_[first_thread + lane].result;
-      if (result != nullptr) std::memcpy(result, lanes_out_ + lane * bytes, bytes);
-    }
-  }
-  simdgroup.at_collective &= ~active;
-  simdgroup.runnable = active;
+  return active;
 }
 
-// The common case, another lane of the simdgroup that can go on, is looked for before anything else.
+void ThreadgroupRunner::resolve_collective() noexcept {
+  const std::uint32_t active = collectives_differ_ ? lowest_collective() : at_collective_;
+  const std::uint32_t threads = group_.thread_count - current_simdgroup_ * simd_width;
+  const metalane_lanes lanes = {active, std::min(threads, simd_width), operand_of_lane_};
+  combine_of_lane_[std::countr_zero(active)](&lanes);
+  at_collective_ &= ~active;
+  runnable_ = active;
+}
+
+// Hands over to the fiber that goes on next. The common case is another lane of the simdgroup; nothing is
+// left to do behind its switch, so that a lane's whole way through a rendezvous is one leaf function and a
+// jump.
 METALANE_NO_TSAN inline void ThreadgroupRunner::park() noexcept {
+  if (fiber_hooks || runnable_ == 0) return park_until_next();
   Fiber* self = current_;
-  Simdgroup& simdgroup = simdgroups_[current_simdgroup_];
-  Fiber* target;
-  if (simdgroup.runnable != 0) {
-    target = take_runnable(simdgroup);
-  } else {
-    target = next();
-  }
+  current_ = take_runnable();
+  switch_fiber(*self, *current_);
+}
+
+METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::park_until_next() noexcept {
+  Fiber* self = current_;
+  Fiber* target = next();
   if (target != self) {
     current_ = target;
     switch_fiber(*self, *target);
   }
-  enter_kernel();
+  if constexpr (fiber_hooks) enter_kernel();
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
-  runner.in_kernel_.store(0, std::memory_order_relaxed);
+  runner.leave_kernel();
   const std::uint32_t thread = group->current_thread;
   runner.fiber_of_[thread] = runner.current_;
-  runner.site_of_[thread] = site;
-  runner.simdgroups_[thread / simd_width].at_barrier |= 1u << (thread % simd_width);
+  runner.barrier_site_of_[thread] = site;
+  runner.at_barrier_[runner.current_simdgroup_] |= 1u << thread % simd_width;
   if (runner.barrier_waiters_++ == 0) {
     runner.barrier_site_ = site;
+    runner.barrier_sites_differ_ = false;
   } else if (runner.barrier_site_ != site) {
     runner.barrier_sites_differ_ = true;
   }
@@ -277,15 +275,23 @@ METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* gro
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site,
-                                                         std::uint32_t bytes, const void* value, void* result,
-                                                         metalane_combine combine, const void* context) {
+                                                         metalane_combine combine, void* operand) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
-  runner.in_kernel_.store(0, std::memory_order_relaxed);
+  runner.leave_kernel();
   const std::uint32_t thread = group->current_thread;
+  const std::uint32_t lane = thread % simd_width;
   runner.fiber_of_[thread] = runner.current_;
-  runner.site_of_[thread] = site;
-  runner.collective_of_[thread] = {value, result, context, combine, bytes};
-  runner.simdgroups_[thread / simd_width].at_collective |= 1u << (thread % simd_width);
+  runner.site_of_lane_[lane] = site;
+  runner.combine_of_lane_[lane] = combine;
+  runner.operand_of_lane_[lane] = operand;
+  if (runner.at_collective_ == 0) {
+    runner.first_site_ = site;
+    runner.first_combine_ = combine;
+    runner.collectives_differ_ = false;
+  } else if (site != runner.first_site_ || combine != runner.first_combine_) {
+    runner.collectives_differ_ = true;
+  }
+  runner.at_collective_ |= 1u << lane;
   runner.park();
 }
 
@@ -298,7 +304,7 @@ METALANE_NO_TSAN bool ThreadgroupRunner::is_stack_guard(std::uintptr_t address) 
 }
 
 METALANE_NO_TSAN bool ThreadgroupRunner::in_kernel() const noexcept {
-  return in_kernel_.load(std::memory_order_relaxed) != 0;
+  return !fiber_hooks || in_kernel_.load(std::memory_order_relaxed) != 0;
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::force_leave(void* signal_context) noexcept {
@@ -318,8 +324,7 @@ void ThreadgroupRunner::append_waiters(std::string& text, const metalane_module&
                                        std::uint32_t site) const {
   std::uint32_t count = 0, first = 0, last = 0;
   for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
-    const bool waits = (simdgroups_[thread / simd_width].at_barrier >> (thread % simd_width) & 1u) != 0;
-    if (!waits || site_of_[thread] != site) continue;
+    if (!waits_at_barrier(thread) || barrier_site_of_[thread] != site) continue;
     if (count++ == 0) first = thread;
     last = thread;
   }
@@ -334,10 +339,10 @@ std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) c
   std::uint32_t finished = 0, first_finished = 0;
   std::uint32_t other_site = barrier_site_;
   for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
-    const bool waits = (simdgroups_[thread / simd_width].at_barrier >> (thread % simd_width) & 1u) != 0;
+    const bool waits = waits_at_barrier(thread);
     if (!waits && finished++ == 0) first_finished = thread;
-    if (waits && site_of_[thread] != barrier_site_ && other_site == barrier_site_)
-      other_site = site_of_[thread];
+    if (waits && barrier_site_of_[thread] != barrier_site_ && other_site == barrier_site_)
+      other_site = barrier_site_of_[thread];
   }
   if (other_site != barrier_site_) {
     text += ", ";

@@ -15,7 +15,8 @@ constexpr std::uint32_t max_threads_per_threadgroup = 1024;
 constexpr std::uint32_t max_threadgroup_memory = 32 * 1024;
 constexpr std::uint32_t threadgroup_argument_alignment = 16;
 
-// Integers, because the members of std::atomic<bool> may stay out of line, where METALANE_NO_TSAN does not reach.
+// Integers, because the members of std::atomic<bool> may stay out of line, where METALANE_NO_TSAN does not
+// reach.
 using AtomicFlag = std::atomic<int>;
 
 // What compiled modules call.
@@ -51,8 +52,8 @@ class ThreadgroupRunner {
   bool on_fiber(const void* signal_context) const noexcept;
   bool is_stack_guard(std::uintptr_t address) const noexcept;
   void force_leave(void* signal_context) noexcept;
-  // Whether a fiber is in kernel code. In the scheduler it is not to be cut short (a sanitizer may hold a
-  // lock there); it looks at the stop flag itself when it goes back.
+  // Whether a fiber may be left where it is. Under a sanitizer only in kernel code, since the scheduler calls
+  // the sanitizer's runtime; it looks at the stop flag itself when it goes back there.
   bool in_kernel() const noexcept;
 
   // The thread that ran last: "thread 37 [5, 1, 0]".
@@ -64,37 +65,29 @@ class ThreadgroupRunner {
   struct Group : metalane_group {
     ThreadgroupRunner* runner = nullptr;
   };
-  // Bit i of a mask: lane i.
-  struct Simdgroup {
-    std::uint32_t runnable = 0;
-    std::uint32_t at_collective = 0;
-    std::uint32_t at_barrier = 0;
-    std::uint32_t lanes = 0;
-  };
-  struct Collective {
-    const void* value = nullptr;
-    void* result = nullptr;
-    const void* context = nullptr;
-    metalane_combine combine = nullptr;
-    std::uint32_t bytes = 0;
-  };
   static constexpr std::uint32_t max_simdgroups = max_threads_per_threadgroup / METALANE_SIMD_WIDTH;
 
   friend const metalane_runtime& module_runtime();
   static void threadgroup_barrier(metalane_group* group, std::uint32_t site);
-  static void simd_collective(metalane_group* group, std::uint32_t site, std::uint32_t bytes,
-                              const void* value, void* result, metalane_combine combine, const void* context);
+  static void simd_collective(metalane_group* group, std::uint32_t site, metalane_combine combine,
+                              void* operand);
   static void fiber_main(void* runner);
 
   void enter_simdgroup(std::uint32_t index) noexcept;
   Outcome run_fibers();
   // The fiber that goes on next; the main fiber when the threadgroup is over or cannot go on.
   Fiber* next() noexcept;
-  Fiber* take_runnable(Simdgroup& simdgroup) noexcept;
+  Fiber* take_runnable() noexcept;
   bool complete_barrier() noexcept;
-  void resolve_collective(Simdgroup& simdgroup, std::uint32_t first_thread) noexcept;
+  std::uint32_t lowest_collective() const noexcept;
+  void resolve_collective() noexcept;
   void park() noexcept;
+  void park_until_next() noexcept;
   void enter_kernel() noexcept;
+  void leave_kernel() noexcept;
+  bool waits_at_barrier(std::uint32_t thread) const noexcept {
+    return (at_barrier_[thread / METALANE_SIMD_WIDTH] >> thread % METALANE_SIMD_WIDTH & 1u) != 0;
+  }
   void append_waiters(std::string& text, const metalane_module& module, std::uint32_t site) const;
   std::string thread_name(std::uint32_t thread) const;
 
@@ -105,22 +98,30 @@ class ThreadgroupRunner {
   const metalane_module* module_ = nullptr;
   void (*function_)(const void*) = nullptr;
   const void* function_context_ = nullptr;
+  bool wants_fiber_ = false;
+  volatile bool left_ = false;
+  AtomicFlag in_kernel_{0};  // kept under sanitizers only
+  Outcome outcome_ = Outcome::done;
+
+  // The simdgroup whose turn it is; bit i of a mask: lane i. No other one has lanes that can go on, or that
+  // wait at a collective.
   std::uint32_t simdgroup_count_ = 0;
   std::uint32_t current_simdgroup_ = 0;
+  std::uint32_t runnable_ = 0;
+  std::uint32_t at_collective_ = 0;
+  bool collectives_differ_ = false;  // from the first lane's there
+  std::uint32_t first_site_ = 0;
+  metalane_combine first_combine_ = nullptr;
+  std::uint32_t site_of_lane_[METALANE_SIMD_WIDTH];  // these three: of lanes in at_collective_
+  metalane_combine combine_of_lane_[METALANE_SIMD_WIDTH];
+  void* operand_of_lane_[METALANE_SIMD_WIDTH];
+
   std::uint32_t barrier_waiters_ = 0;
   std::uint32_t barrier_site_ = 0;
   bool barrier_sites_differ_ = false;
-  bool wants_fiber_ = false;
-  volatile bool left_ = false;
-  AtomicFlag in_kernel_{0};
-  Outcome outcome_ = Outcome::done;
-
-  Simdgroup simdgroups_[max_simdgroups];
+  std::uint32_t at_barrier_[max_simdgroups];
+  std::uint32_t barrier_site_of_[max_threads_per_threadgroup];
   Fiber* fiber_of_[max_threads_per_threadgroup];
-  std::uint32_t site_of_[max_threads_per_threadgroup];
-  Collective collective_of_[max_threads_per_threadgroup];
-  alignas(64) std::uint8_t lanes_in_[METALANE_SIMD_WIDTH * METALANE_MAX_LANE_BYTES];
-  alignas(64) std::uint8_t lanes_out_[METALANE_SIMD_WIDTH * METALANE_MAX_LANE_BYTES];
 
   FiberPool fibers_;
   std::uint8_t* memory_mapping_ = nullptr;  // threadgroup memory between two guard pages

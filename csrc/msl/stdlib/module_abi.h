@@ -16,12 +16,10 @@
 
 #include <stdint.h>
 
-#define METALANE_MODULE_ABI_VERSION 1u
+#define METALANE_MODULE_ABI_VERSION 2u
 #define METALANE_MAX_BUFFERS 31
 #define METALANE_MAX_THREADGROUP_ARGS 31
 #define METALANE_SIMD_WIDTH 32
-/* The largest operand of a collective, per lane. */
-#define METALANE_MAX_LANE_BYTES 128
 
 /* What every thread of a launch shares. */
 struct metalane_launch {
@@ -46,15 +44,13 @@ struct metalane_group {
   uint32_t finished_threads;   /* count; entry adds one after each kernel call */
 };
 
-/* Lanes that meet in a collective. Lane i's operand and result are at `in + i * bytes`, `out + i * bytes`. */
+/* Lanes that meet in a collective. */
 struct metalane_lanes {
-  uint32_t active;     /* bit i: lane i takes part */
-  uint32_t lane_count; /* lanes that the simdgroup has (32, or fewer in the last one) */
-  uint32_t bytes;
-  const uint8_t* in;
-  uint8_t* out;
+  uint32_t active;       /* bit i: lane i takes part */
+  uint32_t lane_count;   /* lanes that the simdgroup has (32, or fewer in the last one) */
+  void* const* operands; /* operands[i]: what active lane i gave, on its own stack, where its result goes */
 };
-typedef void (*metalane_combine)(const struct metalane_lanes* lanes, const void* context);
+typedef void (*metalane_combine)(const struct metalane_lanes* lanes);
 
 /* What a module asks of the executor. `site` is an index into the module's `sites`. Every call is made by
  * the thread `current_thread` of the group that runs on this OS thread. */
@@ -62,10 +58,10 @@ struct metalane_runtime {
   /* threadgroup_barrier: returns when every thread of the threadgroup waits at this site. */
   void (*threadgroup_barrier)(struct metalane_group* group, uint32_t site);
   /* A simd_* or quad_* operation: waits until every lane of the simdgroup has finished or waits somewhere;
-   * then `combine` runs once for the lanes that wait at this site, with `context` of the lowest of them.
-   * `value` and `result` hold `bytes` bytes; they may be the same place. */
-  void (*simd_collective)(struct metalane_group* group, uint32_t site, uint32_t bytes, const void* value,
-                          void* result, metalane_combine combine, const void* context);
+   * then `combine`, which knows the operand's type, reads the operands of the lanes that wait at this site
+   * with this `combine` (one place in a template is many operations) and leaves results in their place. */
+  void (*simd_collective)(struct metalane_group* group, uint32_t site, metalane_combine combine,
+                          void* operand);
 };
 
 /* Where a barrier or collective stands in the user's text. */

@@ -1,10 +1,10 @@
 // Collectives, simdgroup matrices, atomics and threadgroup variables of metal_stdlib, on a stand-in executor.
 //
-// The stand-in runs the lanes of one simdgroup twice: the first time it notes each lane's operand, then it
-// combines, the second time it hands out results. That is enough for functions with one collective.
-#include <cstring>
+// The stand-in runs each lane on an OS thread, one at a time; all active lanes meet at each collective.
+#include <condition_variable>
 #include <functional>
 #include <metal_stdlib>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -18,59 +18,57 @@ constexpr detail::site here{5};
 
 struct Simdgroup {
   uint32_t active = ~0u;
-  bool noting = true;
-  uint32_t bytes = 0;
   uint32_t site = 0;
-  uint32_t calls = 0;
-  metalane_combine combine = nullptr;
-  const void* context = nullptr;
-  alignas(16) uint8_t in[32 * METALANE_MAX_LANE_BYTES];
-  alignas(16) uint8_t out[32 * METALANE_MAX_LANE_BYTES];
+  uint32_t waiting = 0;  // lanes
+  uint32_t met = 0;      // collectives
+  void* operands[32] = {};
+  std::mutex running;  // held by the lane that runs
+  std::condition_variable resumed;
 };
 Simdgroup* simdgroup;
 
-void collective(metalane_group* group, uint32_t site, uint32_t bytes, const void* value, void* result,
-                metalane_combine combine, const void* context) {
+void collective(metalane_group* group, uint32_t site, metalane_combine combine, void* operand) {
+  Simdgroup& state = *simdgroup;
   const uint32_t lane = group->current_thread % 32;
-  if (simdgroup->noting) {
-    ++simdgroup->calls;
-    simdgroup->site = site;
-    simdgroup->bytes = bytes;
-    simdgroup->combine = combine;
-    simdgroup->context = context;
-    if (bytes != 0) std::memcpy(simdgroup->in + lane * bytes, value, bytes);
-  } else if (bytes != 0) {
-    std::memcpy(result, simdgroup->out + lane * bytes, bytes);
+  state.site = site;
+  state.operands[lane] = operand;
+  state.waiting |= 1u << lane;
+  std::unique_lock<std::mutex> lock(state.running, std::adopt_lock);
+  const uint32_t met = state.met;
+  if (state.waiting == state.active) {
+    const metalane_lanes lanes = {state.active, 32, state.operands};
+    combine(&lanes);
+    state.waiting = 0;
+    ++state.met;
+    state.resumed.notify_all();
+  } else {
+    state.resumed.wait(lock, [&] { return state.met != met; });
   }
+  lock.release();
 }
 
 void barrier(metalane_group*, uint32_t site) { simdgroup->site = site; }
 
 const metalane_runtime fake_runtime = {barrier, collective};
 
-// Calls `kernel(lane)` for the active lanes. What it writes in the first pass is overwritten in the second.
-// Lanes 64 to 95 of a threadgroup: a lane is not its thread.
+// Calls `kernel(lane)` for the active lanes. Lanes 64 to 95 of a threadgroup: a lane is not its thread.
 void run(uint32_t active, const std::function<void(uint)>& kernel) {
   Simdgroup state;
   state.active = active;
-  std::memset(state.in, 0xcd, sizeof(state.in));
-  std::memset(state.out, 0xcd, sizeof(state.out));
   simdgroup = &state;
-  metalane_group group = {};
-  detail::current_group() = &group;
   detail::runtime() = &fake_runtime;
-  for (const bool noting : {true, false}) {
-    state.noting = noting;
-    for (uint lane = 0; lane < 32; ++lane) {
-      if (((active >> lane) & 1u) == 0) continue;
+  std::vector<std::thread> lanes;
+  for (uint lane = 0; lane < 32; ++lane) {
+    if (((active >> lane) & 1u) == 0) continue;
+    lanes.emplace_back([&state, &kernel, lane] {
+      const std::lock_guard<std::mutex> lock(state.running);
+      metalane_group group = {};
       group.current_thread = 64 + lane;
+      detail::current_group() = &group;
       kernel(lane);
-    }
-    if (noting && state.combine != nullptr) {
-      const metalane_lanes lanes = {active, 32, state.bytes, state.in, state.out};
-      state.combine(&lanes, state.context);
-    }
+    });
   }
+  for (std::thread& lane : lanes) lane.join();
   CHECK_EQ(state.site, here.index);
 }
 

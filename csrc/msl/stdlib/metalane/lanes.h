@@ -31,26 +31,22 @@ void for_active(const metalane_lanes* lanes, F f) {
 // Operands of all lanes, `fill` where a lane is not active.
 template <class T>
 void gather(const metalane_lanes* lanes, T (&values)[simd_width], const T& fill) {
-  if (lanes->active == ~0u) {
-    __builtin_memcpy(values, lanes->in, sizeof(values));
-    return;
+  if (lanes->active != ~0u) {
+    for (int i = 0; i < simd_width; ++i) values[i] = fill;
   }
-  for (int i = 0; i < simd_width; ++i) values[i] = fill;
-  for_active(lanes,
-             [&](int lane) { __builtin_memcpy(&values[lane], lanes->in + lane * sizeof(T), sizeof(T)); });
+  for_active(lanes, [&](int lane) { __builtin_memcpy(&values[lane], lanes->operands[lane], sizeof(T)); });
 }
 template <class T>
 void put(const metalane_lanes* lanes, int lane, const T& value) {
-  __builtin_memcpy(lanes->out + lane * lanes->bytes, &value, sizeof(T));
+  __builtin_memcpy(lanes->operands[lane], &value, sizeof(T));
 }
 
 // One rendezvous. A result takes no more bytes than the operand, in whose place it comes.
 template <class R, class T>
 R rendezvous(site where, const T& operand, metalane_combine combine) {
-  static_assert(sizeof(T) <= METALANE_MAX_LANE_BYTES, "the operand of a simdgroup function is too large");
   static_assert(sizeof(R) <= sizeof(T), "the result of a simdgroup function takes its operand's place");
   T place = operand;
-  runtime()->simd_collective(current_group(), where.index, sizeof(T), &place, &place, combine, nullptr);
+  runtime()->simd_collective(current_group(), where.index, combine, &place);
   R result;
   __builtin_memcpy(&result, &place, sizeof(R));
   return result;
@@ -147,7 +143,7 @@ void fold(T* values) {
 // Halves are folded upon each other: lane i with lane i + 16, then i + 8, 4, 2, 1 (a quad: 2, 1). The order
 // is fixed, whatever lanes are active, and every lane gets the same result.
 template <class Group, class Op, class T>
-void combine_reduce(const metalane_lanes* lanes, const void*) {
+void combine_reduce(const metalane_lanes* lanes) {
   T values[simd_width];
   gather(lanes, values, T(0));
   for (int base = 0; base < simd_width; base += Group::width) {
@@ -165,7 +161,7 @@ void combine_reduce(const metalane_lanes* lanes, const void*) {
 
 // Sums and products of the active lanes before one's own (and with it, when inclusive), in lane order.
 template <class Group, class Op, bool Inclusive, class T>
-void combine_prefix(const metalane_lanes* lanes, const void*) {
+void combine_prefix(const metalane_lanes* lanes) {
   T values[simd_width];
   gather(lanes, values, T(0));
   uint group = 0;  // the mask of the group that `sum` belongs to
@@ -182,7 +178,7 @@ void combine_prefix(const metalane_lanes* lanes, const void*) {
 
 // The operand of the lowest active lane of each group.
 template <class Group, class T>
-void combine_first(const metalane_lanes* lanes, const void*) {
+void combine_first(const metalane_lanes* lanes) {
   T values[simd_width];
   gather(lanes, values, T(0));
   for_active(lanes, [&](int lane) {
@@ -199,7 +195,7 @@ struct shuffle_operand {
 };
 // A lane that is not active or not there gives the asking lane its own value back.
 template <class T>
-void combine_shuffle(const metalane_lanes* lanes, const void*) {
+void combine_shuffle(const metalane_lanes* lanes) {
   shuffle_operand<T> operands[simd_width];
   gather(lanes, operands, shuffle_operand<T>{T(0), 0});
   for_active(lanes, [&](int lane) {
@@ -222,7 +218,7 @@ struct fill_operand {
 };
 // The value of `lane` where that is not negative, else the filling of `filling_lane`.
 template <class T>
-void combine_fill(const metalane_lanes* lanes, const void*) {
+void combine_fill(const metalane_lanes* lanes) {
   fill_operand<T> operands[simd_width];
   gather(lanes, operands, fill_operand<T>{T(0), T(0), 0, 0});
   for_active(lanes, [&](int lane) {
@@ -269,7 +265,7 @@ T shuffle_and_fill_down(site where, const T& value, const T& filling, uint delta
 
 // Bit i: lane i of the group is active and its operand holds. Operand and result have 32 bits.
 template <class Group>
-void combine_ballot(const metalane_lanes* lanes, const void*) {
+void combine_ballot(const metalane_lanes* lanes) {
   uint operands[simd_width];
   gather(lanes, operands, 0u);
   uint votes = 0;
@@ -285,7 +281,7 @@ uint ballot(site where, bool condition) {
 }
 
 // Nothing passes between lanes: waiting is all.
-inline void combine_nothing(const metalane_lanes*, const void*) {}
+inline void combine_nothing(const metalane_lanes*) {}
 
 }  // namespace detail
 

@@ -17,8 +17,7 @@ inline void threadgroup_barrier(detail::site where, mem_flags, memory_order = me
 }
 inline void simdgroup_barrier(detail::site where, mem_flags, memory_order = memory_order_seq_cst,
                               thread_scope = thread_scope_simdgroup) {
-  detail::runtime()->simd_collective(detail::current_group(), where.index, 0, nullptr, nullptr,
-                                     detail::combine_nothing, nullptr);
+  detail::runtime()->simd_collective(detail::current_group(), where.index, detail::combine_nothing, nullptr);
 }
 
 // The votes of a group: bit i is lane i's.

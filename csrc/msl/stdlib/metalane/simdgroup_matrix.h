@@ -102,7 +102,7 @@ struct matrix_operand {
 // d = a * b + c. Sums are kept in float, start from c and run over k in order, each product and sum rounded;
 // elements of lanes that are not active count as zero.
 template <class D, class A, class B, class C>
-void combine_matrix_product(const metalane_lanes* lanes, const void*) {
+void combine_matrix_product(const metalane_lanes* lanes) {
   using Operand = matrix_operand<A, B, C>;
   Operand operands[simd_width];
   gather(lanes, operands, Operand{vec<A, 2>(0), vec<B, 2>(0), vec<C, 2>(0)});
