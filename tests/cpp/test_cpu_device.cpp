@@ -2,16 +2,21 @@
 #include <dirent.h>
 #include <metalane/cpu.h>
 #include <metalane/error.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "backends/cpu/native_kernel.h"
+#include "backends/cpu/process.h"
 #include "check.h"
 #include "cpu_modules.h"
 
@@ -48,6 +53,18 @@ struct TemporaryCache {
   }
   std::string path;
 };
+
+// Gone, or only waiting for its parent to ask.
+bool has_ended(int pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(status, text);
+  return text.empty() || text.find(") Z") != std::string::npos;
+}
+bool ends(int pid) {
+  for (int i = 0; i < 5000 && !has_ended(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return has_ended(pid);
+}
 
 backend::CompileRequest request(const std::string& function, std::vector<ConstantValue> constants = {}) {
   auto source = std::make_shared<backend::SourceText>();
@@ -205,6 +222,131 @@ TEST_CASE(a_missing_compiler_is_one_clear_error) {
   setenv("CXX", "/nonexistent/c++", 1);
   CHECK_THROWS(device->compile(request("plus_one")), CompileError, "/nonexistent/c++");
   before != nullptr ? setenv("CXX", kept.c_str(), 1) : unsetenv("CXX");
+}
+
+TEST_CASE(what_never_ends_compiling_is_a_compile_error) {
+  const TemporaryCache cache;
+  const auto device = cpu::open_device({});
+  const auto compile = [&](const std::string& text) {
+    auto source = std::make_shared<backend::SourceText>();
+    source->name = "greedy";
+    source->text = "#include <metal_stdlib>\nusing namespace metal;\n" + text;
+    device->compile({source, "k", {}, MathMode::safe});
+  };
+  // 4 GiB that the assembler would write out, 256 GiB, and a loop in the compiler.
+  CHECK_THROWS(compile("constant int big[1 << 30] = {1};\n"
+                       "kernel void k(device int* y [[buffer(0)]]) { y[0] = big[y[1]]; }"),
+               CompileError, "kernel 'k'");
+  CHECK_THROWS(compile("constant int big[1ul << 36] = {1};\n"
+                       "kernel void k(device int* y [[buffer(0)]]) { y[0] = big[y[1]]; }"),
+               CompileError, "kernel 'k'");
+  CHECK_THROWS(compile("constexpr int count() { int i = 0; for (;;) i ^= 1; return i; }\n"
+                       "constant int n = count();\n"
+                       "constant int big[count()] = {1};\n"
+                       "kernel void k(device int* y [[buffer(0)]]) { y[0] = n + big[y[1]]; }"),
+               CompileError, "greedy:5");
+  // Nothing of it stays behind.
+  std::size_t left = 0;
+  for (const auto& entry : fs::directory_iterator(cache.path)) {
+    left += entry.path().filename().string().starts_with("tmp-") ? 1 : 0;
+  }
+  CHECK_EQ(left, 0u);
+}
+
+TEST_CASE(programs_run_within_limits) {
+  const cpu::ProcessLimits limits = {20, std::uint64_t{1} << 30, std::uint64_t{1} << 20};
+  const TemporaryCache folder;
+  const auto run = [&](const std::string& script, const cpu::ProcessLimits& within) {
+    return cpu::run_process({"sh", "-c", script}, folder.path, within);
+  };
+  // In KiB, blocks of 512 bytes, and seconds.
+  CHECK_EQ(run("ulimit -v; ulimit -f; ulimit -t; ulimit -c; echo $TMPDIR", limits).output,
+           "1048576\n2048\n21\n0\n" + folder.path + "\n");
+  CHECK_EQ(run("exit 3", limits).exit_code, 3);
+  CHECK_EQ(run("kill -9 $$", limits).exit_code, 128 + SIGKILL);
+  CHECK(run("exec head -c 2000000 /dev/zero > $TMPDIR/file", limits).exit_code != 0);
+  CHECK_EQ(fs::file_size(folder.path + "/file"), std::uintmax_t{1} << 20);
+  CHECK(!cpu::run_process({"/nonexistent/program"}, folder.path, limits).error.empty());
+  // What it started ends with it.
+  const cpu::ProcessResult late =
+      run("sleep 100 & echo $!; wait", {0.3, limits.memory_bytes, limits.file_bytes});
+  CHECK(late.timed_out);
+  CHECK_EQ(late.exit_code, 128 + SIGKILL);
+  CHECK(ends(std::stoi(late.output)));
+}
+
+TEST_CASE(a_program_ends_when_its_starter_dies) {
+  const TemporaryCache folder;
+  const std::string pid_file = folder.path + "/pid";
+  const pid_t starter = fork();
+  if (starter == 0) {
+    cpu::run_process({"sh", "-c", "echo $$ > $TMPDIR/new; mv $TMPDIR/new $TMPDIR/pid; exec sleep 100"},
+                     folder.path, {60, std::uint64_t{1} << 30, std::uint64_t{1} << 20});
+    _exit(0);
+  }
+  while (!fs::exists(pid_file)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  int program = 0;
+  std::ifstream(pid_file) >> program;
+  CHECK(program > 0 && !has_ended(program));
+  kill(starter, SIGKILL);
+  waitpid(starter, nullptr, 0);
+  CHECK(ends(program));
+}
+
+TEST_CASE(processes_share_the_cache) {
+  const TemporaryCache cache;
+  const std::string wrapper = cache.path + "/compiler", log = cache.path + "/log";
+  const char* before = std::getenv("CXX");
+  const std::string kept = before != nullptr ? before : "";
+  {
+    std::ofstream script(wrapper);
+    script << "#!/bin/sh\necho $$ >> " << log << "\nexec " << (kept.empty() ? "c++" : kept) << " \"$@\"\n";
+  }
+  fs::permissions(wrapper, fs::perms::owner_all);
+  setenv("CXX", wrapper.c_str(), 1);
+  // Half of them compile the same kernel at once, the others one of their own.
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(200);
+      int status = 1;
+      try {
+        const auto device = cpu::open_device({});
+        const ConstantValue scale = {std::string("scale"), i < 4 ? 2.0 : i};
+        device->compile(request("scaled", {scale}));
+        status = 0;
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(status);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  CHECK_EQ(cpu::kernel_cache_info().entries, 5u);
+  // What is there is found without running the compiler, by this process as by the next.
+  const auto runs = [&log] {
+    std::ifstream lines(log);
+    return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
+  };
+  const auto compiled = runs();
+  CHECK(compiled >= 5);
+  const auto device = cpu::open_device({});
+  CHECK(!device->compiler_key().empty());
+  const ConstantValue two = {std::string("scale"), 2.0}, seven = {std::string("scale"), 7.0};
+  CHECK_EQ(run_on(*device, *device->compile(request("scaled", {two})), 5.0f), 11.0f);
+  CHECK_EQ(run_on(*device, *device->compile(request("scaled", {seven})), 5.0f), 36.0f);
+  CHECK_EQ(runs(), compiled);
+  // Another compiler is another key.
+  fs::last_write_time(wrapper, fs::file_time_type::clock::now() + std::chrono::hours(1));
+  device->compile(request("scaled", {two}));
+  CHECK_EQ(runs(), compiled + 1);
+  kept.empty() ? unsetenv("CXX") : setenv("CXX", kept.c_str(), 1);
 }
 
 #if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer refuses new threads in a forked child

@@ -122,14 +122,16 @@ std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest
   const std::string adapted = program.adapt(request.function, options);
   const std::string& kernel = request.function;
   return load_or_build(kernel, cache_key(request, program, compiler),
-                       [&](const std::string& include_directory, const std::string& source_path,
+                       [&](const std::string& include_directory, const std::string& scratch_directory,
                            const std::string& output_path) {
+                         const std::string source_path = scratch_directory + "/kernel.cpp";
                          std::ofstream stream(source_path, std::ios::binary);
                          stream << adapted;
                          stream.close();
                          if (stream.fail())
                            throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + source_path);
-                         compiler.compile(kernel, source_path, include_directory, output_path, request.math);
+                         compiler.compile(kernel, source_path, include_directory, output_path,
+                                          scratch_directory, request.math);
                        });
 }
 

@@ -1,10 +1,10 @@
-// Finds the compiler, asks for its version once, and runs it.
+// Finds the compiler, tells it from others by its files, and runs it within limits.
 #include "backends/cpu/host_compiler.h"
 
 #include <metalane/error.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
-#include <map>
 #include <sstream>
 
 #include "backends/cpu/process.h"
@@ -12,8 +12,14 @@
 namespace metalane::cpu {
 namespace {
 
-constexpr double version_seconds = 20;
-constexpr double compile_seconds = 120;
+// A kernel file of 10,000 lines takes a tenth of the time and the memory. A program-scope array of 4 GiB,
+// which the assembler would write out, ends at the file size.
+constexpr ProcessLimits compile_limits = {120, std::uint64_t{4} << 30, std::uint64_t{256} << 20};
+#if defined(__x86_64__)
+constexpr bool is_x86 = true;
+#else
+constexpr bool is_x86 = false;
+#endif
 
 // `safe`: no contraction, no reassociation, NaN and infinities kept. `fast` gives these up, except that NaN
 // and infinities stay, and flushes nothing: -ffast-math itself would change the loading thread's FPU mode.
@@ -32,13 +38,7 @@ std::vector<std::string> flags_for(MathMode math, bool is_clang) {
                                     "-fsigned-char",
                                     "-fstack-clash-protection",
                                     "-fdiagnostics-color=never"};
-#if defined(__x86_64__)
-  flags.push_back("-march=native");
-  constexpr bool is_x86 = true;
-#else
-  flags.push_back("-mcpu=native");
-  constexpr bool is_x86 = false;
-#endif
+  flags.push_back(is_x86 ? "-march=native" : "-mcpu=native");
   // half rounds after each operation. Clang knows the flag on x86 alone, and needs it nowhere else.
   if (is_x86 || !is_clang) flags.push_back("-fexcess-precision=16");
   if (math == MathMode::safe) {
@@ -87,58 +87,61 @@ std::string joined(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Asked for once a process and command; outside the lock, so that fork() never waits for a compiler.
-std::string version_of(const std::string& kernel, const std::vector<std::string>& command) {
-  static std::map<std::string, std::string> versions;
-  const std::string name = joined(command);
-  {
-    const std::lock_guard lock(process_mutex());
-    const auto known = versions.find(name);
-    if (known != versions.end()) return known->second;
-  }
-  std::vector<std::string> argv = command;
-  argv.push_back("--version");
-  const ProcessResult result = run_process(argv, version_seconds);
-  if (!result.error.empty() || result.timed_out || result.exit_code != 0) {
-    throw CompileError(kernel,
-                       "kernel '" + kernel + "': '" + name + " --version' " +
-                           (result.timed_out ? "does not end" : "fails: " + result.error + result.output));
-  }
-  const std::lock_guard lock(process_mutex());
-  versions.emplace(name, result.output);
-  return result.output;
-}
-
 }  // namespace
 
-HostCompiler HostCompiler::find(const std::string& kernel) {
-  std::vector<std::string> command = find_command(kernel);
-  std::string version = version_of(kernel, command);
-  return HostCompiler(std::move(command), std::move(version));
+HostCompiler HostCompiler::find(const std::string& kernel) { return HostCompiler(find_command(kernel)); }
+
+// Only where the flags depend on it.
+bool HostCompiler::is_clang(const std::string& kernel, const std::string& temporary_directory) const {
+  std::vector<std::string> argv = command_;
+  argv.push_back("--version");
+  const ProcessResult result = run_process(argv, temporary_directory, compile_limits);
+  if (!result.error.empty() || result.timed_out || result.exit_code != 0) {
+    throw CompileError(
+        kernel, "kernel '" + kernel + "': '" + joined(argv) + "' fails: " + result.error + result.output);
+  }
+  return result.output.find("clang") != std::string::npos;
 }
 
-bool HostCompiler::is_clang() const { return version_.find("clang") != std::string::npos; }
-
+// The programs' files stand for their versions: asking a compiler for its version takes 10 ms, five times as
+// long as everything else that a process does before its first kernel from the disk cache.
 std::string HostCompiler::identity(MathMode math) const {
-  return joined(command_) + "\n" + version_ + "\n" + joined(flags_for(math, is_clang()));
+  std::string text = joined(command_) + "\n" + joined(flags_for(math, false));
+  for (const std::string& word : command_) {
+    struct stat status;
+    const std::string path = find_program(word);
+    if (path.empty() || stat(path.c_str(), &status) != 0) continue;
+    text += "\n" + path;
+    for (const std::int64_t part :
+         {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
+          static_cast<std::int64_t>(status.st_size), static_cast<std::int64_t>(status.st_mtim.tv_sec),
+          static_cast<std::int64_t>(status.st_mtim.tv_nsec)}) {
+      text += " " + std::to_string(part);
+    }
+  }
+  return text;
 }
 
 void HostCompiler::compile(const std::string& kernel, const std::string& source,
                            const std::string& include_directory, const std::string& output,
-                           MathMode math) const {
+                           const std::string& temporary_directory, MathMode math) const {
   std::vector<std::string> argv = command_;
-  for (std::string& flag : flags_for(math, is_clang())) argv.push_back(std::move(flag));
+  const bool clang = !is_x86 && is_clang(kernel, temporary_directory);
+  for (std::string& flag : flags_for(math, clang)) argv.push_back(std::move(flag));
   argv.insert(argv.end(), {"-isystem", include_directory, "-o", output, source});
-  const ProcessResult result = run_process(argv, compile_seconds);
+  const ProcessResult result = run_process(argv, temporary_directory, compile_limits);
   if (!result.error.empty()) {
     throw CompileError(kernel, "kernel '" + kernel + "': cannot run " + command_[0] + ": " + result.error);
   }
   if (result.timed_out) {
     throw CompileError(kernel, "kernel '" + kernel + "': the compiler was stopped after " +
-                                   std::to_string(static_cast<int>(compile_seconds)) + " s");
+                                   std::to_string(static_cast<int>(compile_limits.seconds)) + " s");
   }
   if (result.exit_code != 0) {
-    throw CompileError(kernel, "kernel '" + kernel + "' does not compile:\n" + result.output);
+    throw CompileError(kernel, "kernel '" + kernel + "' does not compile:\n" +
+                                   (result.output.empty() ? command_[0] + " ended with exit code " +
+                                                                std::to_string(result.exit_code)
+                                                          : result.output));
   }
 }
 

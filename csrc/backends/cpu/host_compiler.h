@@ -14,19 +14,18 @@ class HostCompiler {
   // none.
   static HostCompiler find(const std::string& kernel);
 
-  // Path, version and flags: equal texts mean equal code.
+  // Files and flags: equal texts mean equal code.
   std::string identity(MathMode math) const;
-  // Compiles `source` into the shared object `output`; throws CompileError with the compiler's text.
+  // Compiles `source` into the shared object `output`; throws CompileError with the compiler's text. Puts
+  // what it needs on its way into `temporary_directory`.
   void compile(const std::string& kernel, const std::string& source, const std::string& include_directory,
-               const std::string& output, MathMode math) const;
+               const std::string& output, const std::string& temporary_directory, MathMode math) const;
 
  private:
-  HostCompiler(std::vector<std::string> command, std::string version)
-      : command_(std::move(command)), version_(std::move(version)) {}
-  bool is_clang() const;
+  explicit HostCompiler(std::vector<std::string> command) : command_(std::move(command)) {}
+  bool is_clang(const std::string& kernel, const std::string& temporary_directory) const;
 
   std::vector<std::string> command_;  // $CXX may hold arguments, or a wrapper in front
-  std::string version_;
 };
 
 }  // namespace metalane::cpu

@@ -97,6 +97,26 @@ std::string scratch_name(const std::string& stem) {
   return "tmp-" + std::to_string(getpid()) + "-" + std::to_string(counter.fetch_add(1)) + "-" + stem;
 }
 
+class ScratchDirectory {
+ public:
+  ScratchDirectory(const std::string& kernel, const fs::path& cache) : path_(cache / scratch_name("build")) {
+    if (mkdir(path_.c_str(), 0700) != 0) {
+      throw CompileError(
+          kernel, "kernel '" + kernel + "': cannot make " + path_.string() + ": " + std::strerror(errno));
+    }
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const fs::path& path() const noexcept { return path_; }
+
+ private:
+  fs::path path_;
+};
+
 void write_atomically(const std::string& kernel, const fs::path& path, const std::string& text) {
   const fs::path scratch = path.parent_path() / scratch_name(path.filename().string());
   bool written = false;
@@ -168,7 +188,7 @@ void trim(const fs::path& cache, const fs::path& keep) {
     std::error_code gone;
     if (it->path().filename().string().starts_with("tmp-") && now - it->last_write_time(gone) > stale_age &&
         !gone) {
-      fs::remove(it->path(), gone);
+      fs::remove_all(it->path(), gone);
     }
   }
   std::vector<Entry> entries = list_entries(cache);
@@ -187,19 +207,10 @@ void trim(const fs::path& cache, const fs::path& keep) {
 void build_entry(const std::string& kernel, const fs::path& cache, const fs::path& path,
                  const ModuleBuilder& build) {
   const fs::path include_directory = write_headers(kernel, cache);
-  const fs::path source = cache / scratch_name("kernel.cpp");
-  const fs::path output = cache / scratch_name("kernel.so");
-  std::error_code ignored;
-  try {
-    build(include_directory.string(), source.string(), output.string());
-  } catch (const Error&) {
-    fs::remove(source, ignored);
-    fs::remove(output, ignored);
-    throw;
-  }
+  const ScratchDirectory scratch(kernel, cache);
+  const fs::path output = scratch.path() / "kernel.so";
+  build(include_directory.string(), scratch.path().string(), output.string());
   std::string content = read_file(output);
-  fs::remove(source, ignored);
-  fs::remove(output, ignored);
   if (content.empty()) {
     throw CompileError(kernel,
                        "kernel '" + kernel + "': the compiler reported success but wrote no shared object");

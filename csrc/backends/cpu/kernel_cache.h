@@ -24,10 +24,11 @@ class LoadedModule {
   const metalane_module* module_ = nullptr;
 };
 
-// Writes a shared object to a path, given the folder of the metal_stdlib headers and a scratch path for the
-// source text.
-using ModuleBuilder = std::function<void(const std::string& include_directory, const std::string& source_path,
-                                         const std::string& output_path)>;
+// Writes a shared object to `output_path`, given the folder of the metal_stdlib headers and an empty folder
+// for what it needs on the way, which is deleted afterwards.
+using ModuleBuilder =
+    std::function<void(const std::string& include_directory, const std::string& scratch_directory,
+                       const std::string& output_path)>;
 
 // The module stored under `key` (64 hexadecimal digits), built and stored first where it is missing or
 // damaged. Several threads and processes may ask for one key at once. Throws CompileError for `kernel`.

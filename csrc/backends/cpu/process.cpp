@@ -1,4 +1,4 @@
-// posix_spawn, a pipe and a deadline.
+// vfork with limits set in the child, a pipe and a deadline.
 #include "backends/cpu/process.h"
 
 #include <errno.h>
@@ -6,7 +6,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,53 +56,119 @@ int wait_for_exit(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// What the child needs, made before it exists.
+struct Start {
+  const char* path;
+  char* const* argv;
+  char* const* environment;
+  int output;  // descriptor
+  int input;
+  pid_t parent;
+  const ProcessLimits* limits;
+};
+
+constexpr int cannot_execute = 126;
+
+void limit(int resource, std::uint64_t most) {
+  rlimit limits;
+  if (getrlimit(static_cast<__rlimit_resource>(resource), &limits) != 0) return;
+  limits.rlim_max = std::min<rlim_t>(limits.rlim_max, most);
+  limits.rlim_cur = std::min(limits.rlim_cur, limits.rlim_max);
+  setrlimit(static_cast<__rlimit_resource>(resource), &limits);
+}
+
+// In the child, on the parent's memory: system calls only. posix_spawn, which does the same, can set neither
+// limits nor the parent's death signal.
+[[noreturn]] void become(const Start& start) {
+  setpgid(0, 0);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(signal, &action, nullptr);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // The parent may have died before the request.
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != start.parent) _exit(cannot_execute);
+  limit(RLIMIT_CPU, static_cast<std::uint64_t>(start.limits->seconds) + 1);
+  limit(RLIMIT_AS, start.limits->memory_bytes);
+  limit(RLIMIT_FSIZE, start.limits->file_bytes);
+  limit(RLIMIT_CORE, 0);
+  dup2(start.input, STDIN_FILENO);
+  dup2(start.output, STDOUT_FILENO);
+  dup2(start.output, STDERR_FILENO);
+  execve(start.path, start.argv, start.environment);
+  _exit(cannot_execute);
+}
+
+// A function of its own: nothing of the caller's frame lives across vfork. No signal handler may run in the
+// child while it shares the parent's memory.
+__attribute__((noinline)) pid_t start_process(const Start& start) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const pid_t child = vfork();
+  if (child == 0) become(start);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return child;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::vector<std::string> environment_with(const std::string& temporary_directory) {
+  std::vector<std::string> result;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::strncmp(*variable, "TMPDIR=", 7) != 0) result.emplace_back(*variable);
+  }
+  result.push_back("TMPDIR=" + temporary_directory);
+  return result;
+}
+
 }  // namespace
 
 std::mutex& process_mutex() { return shared_mutex; }
 
-ProcessResult run_process(const std::vector<std::string>& argv, double seconds) {
+ProcessResult run_process(const std::vector<std::string>& argv, const std::string& temporary_directory,
+                          const ProcessLimits& limits) {
   ProcessResult result;
+  const std::string path = find_program(argv[0]);
+  if (path.empty()) {
+    result.error = "no such program";
+    return result;
+  }
+  std::vector<std::string> words = argv;
+  std::vector<std::string> variables = environment_with(temporary_directory);
+  const std::vector<char*> arguments = pointers(words);
+  const std::vector<char*> environment = pointers(variables);
+  const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
   int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
+  if (input < 0 || pipe2(pipe_ends, O_CLOEXEC) != 0) {
     result.error = std::strerror(errno);
+    if (input >= 0) close(input);
     return result;
   }
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, defaults;
-  sigemptyset(&none);
-  sigfillset(&defaults);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  // A group of its own: the compiler's driver and what it starts are killed together.
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  std::vector<char*> arguments;
-  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
-  arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int failed = posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
+  const pid_t child = start_process(
+      {path.c_str(), arguments.data(), environment.data(), pipe_ends[1], input, getpid(), &limits});
+  if (child < 0) result.error = std::strerror(errno);
+  close(input);
   close(pipe_ends[1]);
-  if (failed != 0) {
-    close(pipe_ends[0]);
-    result.error = std::strerror(failed);
-    return result;
+  if (child > 0) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                               std::chrono::duration<double>(limits.seconds));
+    result.timed_out = !read_all(pipe_ends[0], deadline, result.output);
+    if (result.timed_out) kill(-child, SIGKILL);
+    result.exit_code = wait_for_exit(child);
+    if (result.exit_code == cannot_execute && result.output.empty()) result.error = "it cannot be executed";
   }
-  const auto deadline =
-      std::chrono::steady_clock::now() +
-      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-  result.timed_out = !read_all(pipe_ends[0], deadline, result.output);
-  if (result.timed_out) kill(-child, SIGKILL);
   close(pipe_ends[0]);
-  result.exit_code = wait_for_exit(child);
   return result;
 }
 

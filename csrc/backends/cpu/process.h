@@ -1,6 +1,7 @@
 // Running another program and reading what it prints; what all devices of the process share a lock for.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -11,6 +12,12 @@ namespace metalane::cpu {
 // finds it free.
 std::mutex& process_mutex();
 
+struct ProcessLimits {
+  double seconds;              // of running; each process started has as many of processor time
+  std::uint64_t memory_bytes;  // address space of each process
+  std::uint64_t file_bytes;    // each file written
+};
+
 struct ProcessResult {
   int exit_code = -1;      // 128 + signal where a signal ended it
   bool timed_out = false;  // killed at the limit
@@ -18,8 +25,10 @@ struct ProcessResult {
   std::string error;       // why it could not be started; empty: it ran
 };
 
-// Runs argv[0] (found on PATH) without a shell, in a process group of its own, for at most `seconds`.
-ProcessResult run_process(const std::vector<std::string>& argv, double seconds);
+// Runs argv[0] (found on PATH) without a shell, in a process group of its own that is killed at the time
+// limit. When the calling process dies, the program gets SIGTERM. `temporary_directory` becomes its TMPDIR.
+ProcessResult run_process(const std::vector<std::string>& argv, const std::string& temporary_directory,
+                          const ProcessLimits& limits);
 // The path that run_process would take for `program`; empty where there is none.
 std::string find_program(const std::string& program);
 
