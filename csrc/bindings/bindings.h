@@ -20,6 +20,7 @@ namespace nb = nanobind;
 
 void bind_errors(nb::module_& module);
 void bind_kernel(nb::module_& module);
+void bind_argument_values(nb::module_& module);
 void bind_buffer(nb::module_& module);
 void bind_cpu(nb::module_& module);
 void bind_ticket(nb::module_& module);

@@ -1,8 +1,7 @@
 // Devices and what they hand out.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/bindings.h"
+#include "bindings/checked_arguments.h"
 
 namespace metalane::python {
 
@@ -102,6 +101,29 @@ void bind_memory(nb::class_<Device>& device) {
            "Raises ArgumentError where `a` is not contiguous or not aligned for the device.");
 }
 
+// What compiles is Python: it converts NumPy arrays and makes classes of the kernels.
+nb::object compile(nb::object self, nb::object source, nb::object name, nb::object math, nb::object constants,
+                   nb::object headers) {
+  return nb::module_::import_("metalane.compiled")
+      .attr("compile_source")(self, source, "name"_a = name, "math"_a = math, "constants"_a = constants,
+                              "headers"_a = headers);
+}
+
+void bind_compile(nb::class_<Device>& device) {
+  device.def(
+      "compile", &compile, "source"_a.none(), nb::kw_only(), "name"_a = nb::none(), "math"_a.none() = "safe",
+      "constants"_a = nb::none(), "headers"_a = nb::none(),
+      nb::sig("def compile(self, source: str, *, name: str | None = None, "
+              "math: typing.Literal['safe', 'fast'] = 'safe', "
+              "constants: Mapping[str | int, bool | int | float] | None = None, "
+              "headers: Mapping[str, str] | None = None) -> CompiledSource"),
+      "The kernels of a Metal source as callables: `device.compile(text).saxpy(x, y, 2.0, threads=n)`.\n\n"
+      "name: what errors call the source. math: 'safe' (IEEE, the default) or 'fast'. constants: values of "
+      "function constants, for every kernel. headers: what `#include \"name\"` gives.\n\n"
+      "Each kernel is built when it is first called. Raises CompileError where the source cannot be read, "
+      "ArgumentError and DTypeError for constants that it does not have.");
+}
+
 }  // namespace
 
 void bind_device(nb::module_& module) {
@@ -120,12 +142,13 @@ void bind_device(nb::module_& module) {
   device
       .def(
           "__init__",
-          [](Device* self, const std::optional<std::string>& kind, const std::string& kernels) {
-            const KernelChoice choice = choice_from(kernels);
+          [](Device* self, nb::handle kind, nb::handle kernels) {
+            const std::string name = kind.is_none() ? std::string() : text_from(kind, "Device", "kind");
+            const KernelChoice choice = choice_from(text_from(kernels, "Device", "kernels"));
             Unlocked unlocked;
-            new (self) Device(kind.value_or(""), choice);
+            new (self) Device(name, choice);
           },
-          "kind"_a = nb::none(), "kernels"_a = "auto",
+          "kind"_a = nb::none(), "kernels"_a.none() = "auto",
           nb::sig("def __init__(self, kind: str | None = None, "
                   "kernels: typing.Literal['auto', 'native', 'shader'] = 'auto') -> None"),
           "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing); None: Metal where there is one, "
@@ -141,10 +164,15 @@ void bind_device(nb::module_& module) {
       .def_prop_ro("registry", &Device::registry, "The device's kernel sources and pipelines.")
       .def(
           "command_encoder",
-          [](const Device& self, bool concurrent, bool auto_barriers) {
-            return new Encoder{self.command_encoder({concurrent, auto_barriers}), std::nullopt};
+          [](const Device& self, nb::handle concurrent, nb::handle auto_barriers) {
+            const char* const op = "Device.command_encoder";
+            return new Encoder{self.command_encoder({flag_from(concurrent, op, "concurrent"),
+                                                     flag_from(auto_barriers, op, "auto_barriers")}),
+                               std::nullopt};
           },
-          "concurrent"_a = true, "auto_barriers"_a = true, nb::rv_policy::take_ownership,
+          "concurrent"_a.none() = true, "auto_barriers"_a.none() = true, nb::rv_policy::take_ownership,
+          nb::sig("def command_encoder(self, concurrent: bool = True, auto_barriers: bool = True) -> "
+                  "CommandEncoder"),
           "A new encoder.\n\n"
           "concurrent: launches may overlap where their ranges allow; False: one after another.\n"
           "auto_barriers: place barriers by the kernels' declared access; False: only memory_barrier() "
@@ -159,10 +187,15 @@ void bind_device(nb::module_& module) {
       .def("__repr__",
            [](const Device& self) { return "<Device " + self.kind() + ": " + self.name() + ">"; });
   bind_memory(device);
-  module.def("from_dlpack", &buffer_from_dlpack, "x"_a.none(), "device"_a,
-             nb::sig("def from_dlpack(x: typing.Any, device: Device) -> Buffer"),
-             "A buffer on the memory of any object with __dlpack__ in host memory, without a copy.\n\n"
-             "Raises ArgumentError (strides, alignment, not host memory) or DTypeError.");
+  bind_compile(device);
+  module.def(
+      "from_dlpack",
+      [](nb::handle x, nb::handle device) {
+        return buffer_from_dlpack(x, object_from<Device>(device, "from_dlpack", "device", "a Device"));
+      },
+      "x"_a.none(), "device"_a.none(), nb::sig("def from_dlpack(x: typing.Any, device: Device) -> Buffer"),
+      "A buffer on the memory of any object with __dlpack__ in host memory, without a copy.\n\n"
+      "Raises ArgumentError (strides, alignment, not host memory) or DTypeError.");
 }
 
 }  // namespace metalane::python

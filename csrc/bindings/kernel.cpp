@@ -1,9 +1,11 @@
 // Signatures, struct layouts, pipelines and the kernel registry.
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-
+#include "bindings/checked_arguments.h"
+#include "bindings/kernel_types.h"
 #include "bindings/struct_type.h"
+#include "core/device_state.h"
+#include "core/registry.h"
 
 namespace metalane::python {
 
@@ -11,54 +13,7 @@ using namespace nb::literals;
 
 namespace {
 
-std::string type_text(const TypeInfo& type) {
-  if (type.scalar == ScalarType::structure || type.scalar == ScalarType::opaque) return type.name;
-  std::string text = scalar_name(type.scalar);
-  if (type.components > 1) text += "x" + std::to_string(type.components);
-  if (type.columns > 1) text += "x" + std::to_string(type.columns) + " matrix";
-  return text;
-}
-
 std::string number(std::uint64_t value) { return std::to_string(value); }
-
-// What differs between two layouts of one struct, as (field, expected, given); nothing where they agree.
-struct Mismatch {
-  std::string field, expected, given;
-};
-
-std::optional<Mismatch> compare_layouts(const StructLayout& expected, const StructLayout& given,
-                                        const std::string& prefix) {
-  for (std::size_t i = 0; i < std::max(expected.fields.size(), given.fields.size()); ++i) {
-    if (i >= given.fields.size())
-      return Mismatch{prefix + expected.fields[i].name, "present", "no such field"};
-    if (i >= expected.fields.size()) return Mismatch{prefix + given.fields[i].name, "absent", "a field"};
-    const StructField& want = expected.fields[i];
-    const StructField& have = given.fields[i];
-    const std::string field = prefix + want.name;
-    if (want.name != have.name) return Mismatch{field, "named '" + want.name + "'", "'" + have.name + "'"};
-    if (want.type.scalar != have.type.scalar || want.type.components != have.type.components ||
-        want.type.columns != have.type.columns) {
-      return Mismatch{field, "of type " + type_text(want.type), type_text(have.type)};
-    }
-    if (want.count != have.count) {
-      return Mismatch{field, "an array of " + number(want.count), "an array of " + number(have.count)};
-    }
-    if (want.offset != have.offset) {
-      return Mismatch{field, "at offset " + number(want.offset), "offset " + number(have.offset)};
-    }
-    if (want.type.layout != nullptr && have.type.layout != nullptr) {
-      std::optional<Mismatch> inner = compare_layouts(*want.type.layout, *have.type.layout, field + ".");
-      if (inner) return inner;
-    }
-    if (want.size != have.size) {
-      return Mismatch{field, number(want.size) + " bytes long", number(have.size) + " bytes"};
-    }
-  }
-  if (expected.size != given.size) {
-    return Mismatch{prefix + "sizeof", number(expected.size) + " bytes", number(given.size) + " bytes"};
-  }
-  return std::nullopt;
-}
 
 const char* space_name(AddressSpace space) {
   switch (space) {
@@ -93,6 +48,24 @@ std::string argument_text(const KernelArgument& argument) {
          number(argument.index) + ")]]";
 }
 
+// As the source declares it: "device const float* x".
+std::string declaration_text(const KernelArgument& argument) {
+  const bool is_const = argument.space == AddressSpace::device && !writes(argument.access);
+  return std::string(space_name(argument.space)) + (is_const ? " const " : " ") +
+         (argument.type.name.empty() ? type_text(argument.type) : argument.type.name) +
+         (argument.is_reference ? "& " : "* ") + argument.name;
+}
+
+// What a call gives for the argument.
+const char* kind_name(const KernelArgument& argument) {
+  if (argument.space == AddressSpace::threadgroup) return "threadgroup";
+  if (!argument.is_reference || writes(argument.access)) return "buffer";
+  if (argument.type.scalar == ScalarType::structure) return "struct";
+  if (argument.type.scalar == ScalarType::opaque) return "buffer";
+  if (argument.type.columns > 1) return "matrix";
+  return argument.type.components > 1 ? "vector" : "scalar";
+}
+
 nb::object layout_object(const std::shared_ptr<const StructLayout>& layout) {
   return layout == nullptr ? nb::none() : nb::cast(*layout);
 }
@@ -122,12 +95,15 @@ void bind_layout_types(nb::module_& module) {
       .def_prop_ro("fields", [](const StructLayout& layout) { return layout.fields; })
       .def(
           "difference",
-          [](const StructLayout& self, const StructLayout& other) -> nb::object {
-            std::optional<Mismatch> found = compare_layouts(self, other, "");
+          [](const StructLayout& self, nb::handle other) -> nb::object {
+            const auto& given =
+                object_from<StructLayout>(other, "StructLayout.difference", "other", "a StructLayout");
+            std::optional<LayoutMismatch> found = compare_layouts(self, given, "");
             if (!found) return nb::none();
             return nb::make_tuple(found->field, found->expected, found->given);
           },
-          "other"_a, nb::sig("def difference(self, other: StructLayout) -> tuple[str, str, str] | None"),
+          "other"_a.none(),
+          nb::sig("def difference(self, other: StructLayout) -> tuple[str, str, str] | None"),
           "The first field that `other` lays out differently, as (field, expected, given); None where they "
           "agree.")
       .def("__repr__", [](const StructLayout& layout) {
@@ -152,6 +128,20 @@ void bind_signature_types(nb::module_& module) {
       .def_prop_ro(
           "layout", [](const KernelArgument& argument) { return layout_object(argument.type.layout); },
           nb::sig("def layout(self) -> StructLayout | None"), "Layout of what a struct argument points to.")
+      .def_prop_ro("kind", &kind_name,
+                   "'buffer', 'scalar', 'vector', 'matrix' or 'struct' (by value), or 'threadgroup'.")
+      .def_prop_ro(
+          "dtype", [](const KernelArgument& argument) { return dtype_of_type(argument.type); },
+          nb::sig("def dtype(self) -> numpy.dtype[typing.Any] | None"),
+          "NumPy's dtype of an element: a scalar's (also for vectors of it), or a record dtype for a struct; "
+          "None for void and types that are not known.")
+      .def_prop_ro(
+          "size", [](const KernelArgument& argument) { return argument.type.size; },
+          "Bytes of one element; 0 where the type is not known.")
+      .def_prop_ro(
+          "alignment", [](const KernelArgument& argument) { return argument.type.alignment; },
+          "Bytes that the address must be a multiple of; 0 where the type is not known.")
+      .def_prop_ro("declaration", &declaration_text, "As in the source: 'device const float* x'.")
       .def("__repr__",
            [](const KernelArgument& argument) { return "<KernelArgument " + argument_text(argument) + ">"; });
   nb::class_<FunctionConstant>(module, "FunctionConstant", nb::is_final(),
@@ -178,42 +168,82 @@ void bind_signature_types(nb::module_& module) {
       });
 }
 
-MathMode math_from(const std::string& math) {
+MathMode math_from(nb::handle value) {
+  const std::string math = text_from(value, "KernelRegistry.pipeline", "math");
   if (math == "safe") return MathMode::safe;
   if (math == "fast") return MathMode::fast;
   throw ArgumentError("KernelRegistry.pipeline", "math", "'safe' or 'fast'", "'" + math + "'");
 }
 
+// A registry of its own for one compiled source: its kernels meet no others, and go with it.
+KernelRegistry private_registry(const Device& device) {
+  const std::shared_ptr<core::DeviceState>& state = device.state();
+  if (state->in_other_process()) {
+    throw DeviceError(
+        "Device.compile: the device was opened before this process was forked; open a new Device here");
+  }
+  // The backend lives as long as the state that owns it.
+  std::shared_ptr<backend::Device> backend(state, &state->backend());
+  return KernelRegistry(std::make_shared<core::RegistryState>(std::move(backend)));
+}
+
 void bind_registry(nb::module_& module) {
   nb::class_<KernelRegistry>(module, "KernelRegistry", nb::is_final(),
                              "The kernel sources of one device and the pipelines built from them.")
-      .def("register_source", &KernelRegistry::register_source, "name"_a, "source"_a,
-           nb::call_guard<Unlocked>(),
-           "Registers MSL text under `name`; replaces what was registered under it. Pipelines already built "
-           "stay "
-           "valid.")
-      .def("register_header", &KernelRegistry::register_header, "name"_a, "text"_a,
-           nb::call_guard<Unlocked>(), "What `#include \"name\"` gives in every source of this registry.")
+      .def(
+          "register_source",
+          [](KernelRegistry& self, nb::handle name, nb::handle source) {
+            const std::string key = text_from(name, "KernelRegistry.register_source", "name");
+            const std::string text = text_from(source, "KernelRegistry.register_source", "source");
+            Unlocked unlocked;
+            self.register_source(key, text);
+          },
+          "name"_a.none(), "source"_a.none(),
+          nb::sig("def register_source(self, name: str, source: str) -> None"),
+          "Registers MSL text under `name`; replaces what was registered under it. Pipelines already built "
+          "stay "
+          "valid.")
+      .def(
+          "register_header",
+          [](KernelRegistry& self, nb::handle name, nb::handle text) {
+            const std::string key = text_from(name, "KernelRegistry.register_header", "name");
+            const std::string content = text_from(text, "KernelRegistry.register_header", "text");
+            Unlocked unlocked;
+            self.register_header(key, content);
+          },
+          "name"_a.none(), "text"_a.none(),
+          nb::sig("def register_header(self, name: str, text: str) -> None"),
+          "What `#include \"name\"` gives in every source of this registry.")
       .def(
           "pipeline",
-          [](KernelRegistry& self, const std::string& name, nb::object constants, const std::string& math) {
+          [](KernelRegistry& self, nb::handle name, nb::handle constants, nb::handle math) {
+            const std::string kernel = text_from(name, "KernelRegistry.pipeline", "name");
             const std::vector<ConstantValue> values = constants_from(constants, "KernelRegistry.pipeline");
             const MathMode mode = math_from(math);
             Unlocked unlocked;
-            return self.pipeline(name, values, mode);
+            return self.pipeline(kernel, values, mode);
           },
-          "name"_a, "constants"_a = nb::none(), "math"_a = "safe",
+          "name"_a.none(), "constants"_a = nb::none(), "math"_a.none() = "safe",
           nb::sig("def pipeline(self, name: str, constants: Mapping[str | int, bool | int | float] | None = "
                   "None, "
                   "math: str = 'safe') -> Pipeline"),
           "The compiled kernel `name` with these function constants; built once.\n\n"
           "Raises KernelNotFoundError, ArgumentError (constants) or CompileError.")
-      .def("kernels", &KernelRegistry::kernels, "name"_a, nb::call_guard<Unlocked>(),
-           "Signatures of the kernels of the source registered as `name`, compiled or not.")
+      .def(
+          "kernels",
+          [](KernelRegistry& self, nb::handle name) {
+            const std::string key = text_from(name, "KernelRegistry.kernels", "name");
+            Unlocked unlocked;
+            return self.kernels(key);
+          },
+          "name"_a.none(), nb::sig("def kernels(self, name: str) -> list[KernelSignature]"),
+          "Signatures of the kernels of the source registered as `name`, compiled or not.")
       .def_prop_ro("names", &KernelRegistry::names, "Every name that `pipeline` takes.")
       .def("__repr__", [](const KernelRegistry& self) {
         return "<KernelRegistry of " + number(self.names().size()) + " names>";
       });
+  module.def("_private_registry", &private_registry, "device"_a,
+             "A registry of its own on the device, for one compiled source.");
 }
 
 }  // namespace
@@ -227,7 +257,7 @@ void StructSpec::check_matches(const Pipeline& pipeline, const KernelArgument& a
     }
   }
   if (argument.type.layout != nullptr) {
-    if (std::optional<Mismatch> found = compare_layouts(*argument.type.layout, *layout, "")) {
+    if (std::optional<LayoutMismatch> found = compare_layouts(*argument.type.layout, *layout, "")) {
       throw ArgumentError(pipeline.signature().name,
                           argument.name + "." + found->field + " (struct " + name + ")", found->expected,
                           found->given);

@@ -11,6 +11,7 @@ NB_MODULE(_core, module) {
   bind_lifetime(module);
   bind_kernel(module);
   bind_struct(module);
+  bind_argument_values(module);
   bind_layouts(module);
   bind_buffer(module);
   bind_ticket(module);

@@ -43,7 +43,7 @@ nb::dict launch_dict(const null::Record& record, const null::RecordedLaunch& lau
   }
   const std::string label = record.text.substr(launch.first_label, launch.label_size);
   nb::dict entry;
-  entry["kernel"] = nb::str(launch.pipeline->signature.name.c_str());
+  entry["kernel"] = nb::str(record.text.data() + launch.first_name, launch.name_size);
   entry["buffers"] = buffers;
   entry["bytes"] = bytes;
   entry["threadgroup_memory"] = threadgroup_memory;

@@ -23,6 +23,7 @@ from ._core import (
     devices,
     from_dlpack,
 )
+from .compiled import CompiledKernel, CompiledSource
 from .errors import (
     ArgumentError,
     CommandBufferError,
@@ -78,6 +79,8 @@ __all__ = [
     "CommandBufferError",
     "CommandEncoder",
     "CompileError",
+    "CompiledKernel",
+    "CompiledSource",
     "ComputeGraph",
     "DFlash2SelectorBuffers",
     "DFlash2SelectorParams",

@@ -37,7 +37,10 @@ class NullSubmission final : public backend::Submission {
 
   void dispatch(const backend::Launch& launch) override {
     RecordedLaunch& recorded = record_->launches.emplace_back();
-    recorded.pipeline = launch.pipeline;
+    const std::string& name = launch.pipeline->signature.name;
+    recorded.first_name = static_cast<std::uint32_t>(record_->text.size());
+    recorded.name_size = static_cast<std::uint32_t>(name.size());
+    record_->text += name;
     recorded.first_buffer = static_cast<std::uint32_t>(record_->buffers.size());
     recorded.buffer_count = static_cast<std::uint32_t>(launch.buffers.size());
     record_->buffers.insert(record_->buffers.end(), launch.buffers.begin(), launch.buffers.end());

@@ -14,7 +14,7 @@ namespace metalane::null {
 
 // One command as the backend was given it.
 struct RecordedLaunch {
-  const backend::Pipeline* pipeline = nullptr;
+  std::uint32_t first_name = 0, name_size = 0;                 // the kernel's, into Record::text
   std::uint32_t first_buffer = 0, buffer_count = 0;            // into Record::buffers
   std::uint32_t first_bytes = 0, bytes_count = 0;              // into Record::bytes
   std::uint32_t first_threadgroup = 0, threadgroup_count = 0;  // into Record::threadgroup_memory
@@ -54,7 +54,7 @@ class NullDevice final : public backend::Device, public std::enable_shared_from_
   std::unique_ptr<backend::Submission> open(const backend::SubmissionOptions& options) override;
   void cancel_all() noexcept override {}
 
-  // The submission committed last. Pipelines in it are named by pointer: valid while they live.
+  // The submission committed last.
   METALANE_API Record last_record() const;
 
  private:
