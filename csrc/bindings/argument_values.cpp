@@ -41,6 +41,15 @@ nb::object item_at(nb::handle sequence, Py_ssize_t index) {
   return item;
 }
 
+// Lists at one moment: converting an item may run code that changes them.
+std::vector<nb::object> all_items(nb::handle sequence, Py_ssize_t length) {
+  nb::object snapshot = nb::borrow(sequence);
+  if (PyList_Check(sequence.ptr()) != 0) snapshot = nb::steal(PyList_AsTuple(sequence.ptr()));
+  std::vector<nb::object> items;
+  for (Py_ssize_t i = 0; i < length; ++i) items.push_back(item_at(snapshot, i));
+  return items;
+}
+
 // How deep sequences are nested in a value, seen along the first items.
 int nesting_of(nb::handle value) {
   nb::object inner = nb::borrow(value);
@@ -53,6 +62,14 @@ int nesting_of(nb::handle value) {
 }
 
 int rank_of(const TypeInfo& type) { return (type.columns > 1 ? 1 : 0) + (type.components > 1 ? 1 : 0); }
+
+// The value in an error. The repr of a large array may take seconds.
+std::string shown(nb::handle value) {
+  if (!nb::isinstance(value, nb::module_::import_("numpy").attr("ndarray"))) {
+    return repr_of(value) + " (" + type_name_of(value) + ")";
+  }
+  return "an array of shape " + repr_of(value.attr("shape")) + " and dtype " + repr_of(value.attr("dtype"));
+}
 
 std::string quoted_names(const StructLayout& layout) {
   std::string text;
@@ -69,11 +86,9 @@ class ValuePacker {
     if (type.scalar == ScalarType::structure && type.layout != nullptr) {
       pack_struct(*type.layout, value, out, place);
     } else if (type.columns > 1) {
-      const auto columns = static_cast<Py_ssize_t>(type.columns);
-      check_length(value, columns, "columns", place);
-      for (Py_ssize_t i = 0; i < columns; ++i) {
-        pack_vector(type, item_at(value, i), out + static_cast<std::uint64_t>(i) * (type.size / type.columns),
-                    element(place, i));
+      const std::vector<nb::object> columns = items_of(value, type.columns, "columns", place);
+      for (std::size_t i = 0; i < columns.size(); ++i) {
+        pack_vector(type, columns[i], out + i * (type.size / type.columns), element(place, i));
       }
     } else if (type.components > 1) {
       pack_vector(type, value, out, place);
@@ -83,20 +98,25 @@ class ValuePacker {
   }
 
  private:
-  static std::string element(const std::string& place, Py_ssize_t index) {
+  static std::string element(const std::string& place, std::size_t index) {
     return place + "[" + std::to_string(index) + "]";
   }
 
   [[noreturn]] void refuse_type(const std::string& place, const std::string& expected,
                                 nb::handle value) const {
-    throw DTypeError(op_, place, expected, repr_of(value) + " (" + type_name_of(value) + ")");
+    throw DTypeError(op_, place, expected, shown(value));
   }
 
-  void check_length(nb::handle value, Py_ssize_t expected, const char* what, const std::string& place) const {
+  // All items of a sequence that must have `expected` of them.
+  std::vector<nb::object> items_of(nb::handle value, std::uint32_t expected, const char* what,
+                                   const std::string& place) const {
     const std::string words = std::to_string(expected) + " " + what;
     Py_ssize_t length = 0;
     if (!is_sequence(value, length)) refuse_type(place, "a sequence of " + words, value);
-    if (length != expected) throw ArgumentError(op_, place, words, std::to_string(length));
+    if (length != static_cast<Py_ssize_t>(expected)) {
+      throw ArgumentError(op_, place, words, std::to_string(length));
+    }
+    return all_items(value, length);
   }
 
   void pack_number(const TypeInfo& type, nb::handle value, std::uint8_t* out,
@@ -117,13 +137,11 @@ class ValuePacker {
 
   void pack_vector(const TypeInfo& type, nb::handle value, std::uint8_t* out,
                    const std::string& place) const {
-    const auto components = static_cast<Py_ssize_t>(type.components);
-    check_length(value, components, "numbers", place);
+    const std::vector<nb::object> numbers = items_of(value, type.components, "numbers", place);
     TypeInfo scalar;
     scalar.scalar = type.scalar;
-    for (Py_ssize_t i = 0; i < components; ++i) {
-      pack_number(scalar, item_at(value, i), out + static_cast<std::size_t>(i) * scalar_size(type.scalar),
-                  element(place, i));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      pack_number(scalar, numbers[i], out + i * scalar_size(type.scalar), element(place, i));
     }
   }
 
@@ -210,8 +228,7 @@ class ValuePacker {
       throw ArgumentError(op_, place, std::to_string(field.count) + " values", std::to_string(items.size()));
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
-      pack(field.type, items[i], out + i * (field.size / field.count),
-           element(place, static_cast<Py_ssize_t>(i)));
+      pack(field.type, items[i], out + i * (field.size / field.count), element(place, i));
     }
   }
 
@@ -223,8 +240,7 @@ class ValuePacker {
     if (static_cast<std::uint64_t>(length) > limit - items.size()) {
       throw ArgumentError(op_, place, expected, "more than that");
     }
-    for (Py_ssize_t i = 0; i < length; ++i) {
-      nb::object item = item_at(value, i);
+    for (nb::object& item : all_items(value, length)) {
       if (levels > 1) {
         flatten(item, levels - 1, limit, items, place);
       } else {

@@ -1,8 +1,6 @@
 // Tells a process from the one it was forked from.
 #pragma once
 
-#include <metalane/export.h>
-
 #include <cstdint>
 
 namespace metalane::core {
@@ -10,6 +8,6 @@ namespace metalane::core {
 // Zero in the process that loaded the library, one more in each generation of forked children. Whoever owns
 // threads or locks keeps the value it was made under and compares: unequal means that the threads stayed in
 // the parent and that a lock may be held by nobody. Async-signal-safe, takes no lock.
-METALANE_API std::uint64_t fork_generation() noexcept;
+std::uint64_t fork_generation() noexcept;
 
 }  // namespace metalane::core

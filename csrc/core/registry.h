@@ -50,7 +50,7 @@ struct PipelineState {
 // that different kernels compile at once and one kernel compiles once.
 class RegistryState {
  public:
-  explicit RegistryState(std::shared_ptr<backend::Device> device);
+  METALANE_API explicit RegistryState(std::shared_ptr<backend::Device> device);
 
   void register_source(const std::string& name, const std::string& source);
   void register_header(const std::string& name, const std::string& text);

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import keyword
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
@@ -33,8 +34,12 @@ def _refuse(
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 120 else text[:120] + '...'} ({type(value).__name__})"
+    # The repr of a large array takes seconds, that of a long integer raises.
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
 def _hint(word: object, known: Sequence[str]) -> str:
@@ -136,7 +141,7 @@ class _Parameter:
             return self._from_numpy(value, device)
         if isinstance(value, bytes):
             return (device.from_numpy(np.frombuffer(value, np.uint8)) if len(value) > 4096 else value), False
-        if hasattr(value, "__dlpack__"):
+        if hasattr(value, "__dlpack__") and not isinstance(value, type):
             return self._from_dlpack(value, device), True
         if self.writes:
             self.refuse(
@@ -160,29 +165,30 @@ class _Parameter:
             self.refuse("an array of numbers", f"dtype {array.dtype}", DTypeError)
         if self.writes and not array.flags.writeable:
             self.refuse(f"writable ({self.argument.declaration})", "a read-only array")
-        contiguous = array.flags.c_contiguous
-        if not contiguous and not self.writes:
-            array = np.ascontiguousarray(array)
-        if contiguous or not self.writes:
-            # As bytes: the element type was checked, and is not always one that buffers have.
-            flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
-            address = flat.__array_interface__["data"][0]
-            if address % max(self.argument.alignment, 1) == 0:
-                try:
-                    return device.wrap(flat), True
-                except ArgumentError as error:
-                    reason = f"memory that {device.kind} cannot use in place ({error.given})"
-            else:
-                reason = f"memory at a multiple of {address & -address} bytes"
-        else:
-            reason = f"strides {array.strides}"
-        if not self.writes:
-            return device.from_numpy(flat), False
-        self.refuse(
-            "memory that the device can write in place (contiguous, and aligned to "
-            f"{max(self.argument.alignment, 1)} bytes); give a buffer (device.from_numpy) and read that",
-            reason,
-        )
+        obstacle = self._obstacle(array)
+        if obstacle is None:
+            # As bytes where the element type, which was checked, is none that buffers have.
+            flat = array if array.dtype is self.fast_dtype else array.reshape(-1).view(np.uint8)
+            try:
+                return device.wrap(flat), True
+            except ArgumentError as error:
+                obstacle = f"memory that {device.name} cannot use in place ({error.given})"
+        if self.writes:
+            self.refuse(
+                "memory that the device can write in place (contiguous, and aligned to "
+                f"{max(self.argument.alignment, 1)} bytes); give a buffer (device.from_numpy) and read that",
+                obstacle,
+            )
+        return device.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8)), False
+
+    def _obstacle(self, array: np.ndarray[Any, Any]) -> str | None:
+        """Why the kernel could not use the array's memory in place."""
+        if not array.flags.c_contiguous:
+            return f"strides {array.strides}"
+        address: int = array.__array_interface__["data"][0]
+        if address % max(self.argument.alignment, 1) != 0:
+            return f"an address at a multiple of {address & -address} bytes"
+        return None
 
     def _from_dlpack(self, value: Any, device: _core.Device) -> _core.Buffer:
         try:
@@ -217,7 +223,7 @@ def default_threadgroup(threads: Sequence[int], limit: int, width: int) -> tuple
 def _axes(value: object) -> list[int]:
     """A grid's sizes as far as they can be read; the encoder refuses what is none."""
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return [operator.index(axis) if hasattr(axis, "__index__") else 1 for axis in values[:3]]
+    return [int(axis) if isinstance(axis, (int, np.integer)) else 1 for axis in values[:3]]
 
 
 class CompiledKernel:
@@ -243,7 +249,8 @@ class CompiledKernel:
         self._math = math
         self._fixed = constants
         self._pipelines: dict[tuple[tuple[str, Any], ...], _core.Pipeline] = {}
-        self._pipeline: _core.Pipeline | None = None  # without constants of a call's own
+        self._pipeline: _core.Pipeline | None = None  # of calls without constants
+        self._group = (1, 1, 1)  # default threads of its threadgroups, for grids of one axis
         buffers: dict[int, _Parameter] = {}
         self._index_of: dict[str, int] = {}  # position by name
         for argument in signature.arguments:
@@ -284,7 +291,9 @@ class CompiledKernel:
     def pipeline(self) -> _core.Pipeline:
         """The pipeline of calls without ``constants``; built here where none was called before."""
         if self._pipeline is None:
-            self._pipeline = self._pipeline_with({})
+            built = self._pipeline_with({})
+            self._group = default_threadgroup([1], built.max_total_threads_per_threadgroup, 1)
+            self._pipeline = built
         return self._pipeline
 
     def __call__(
@@ -321,29 +330,35 @@ class CompiledKernel:
             pipeline = self._pipeline or self.pipeline
         else:
             pipeline = self._pipeline_with(self._checked_constants(constants))
+        for option, sizes in (
+            ("threads", threads),
+            ("threadgroups", threadgroups),
+            ("threads_per_threadgroup", threads_per_threadgroup),
+            ("threadgroup_memory", threadgroup_memory),
+        ):
+            if sizes is not None and type(sizes) is not int:
+                self._check_sizes(option, sizes)
         if threads_per_threadgroup is None:
-            grid = _axes(threads) if threads is not None else [1]
-            threads_per_threadgroup = default_threadgroup(
-                grid, pipeline.max_total_threads_per_threadgroup, pipeline.thread_execution_width
-            )
-        if threadgroup_memory is not None and self._memory and isinstance(threadgroup_memory, Mapping):
+            threads_per_threadgroup = self._default_threadgroup(pipeline, threads)
+        if threadgroup_memory is not None and isinstance(threadgroup_memory, Mapping):
             threadgroup_memory = self._memory_by_index(threadgroup_memory)
-        launch: dict[str, Any] = {
-            "threads": threads,
-            "threadgroups": threadgroups,
-            "threads_per_threadgroup": threads_per_threadgroup,
-            "threadgroup_memory": threadgroup_memory,
-        }
         bound = values if self._indices is None else dict(zip(self._indices, values, strict=True))
         if encoder is not None:
             self._check_encoder(encoder, wait, timeout)
-            encoder.dispatch(pipeline, bound, **launch)
-            return None
-        if wait is not None and not isinstance(wait, bool):
+        elif wait is not None and not isinstance(wait, bool):
             _refuse(self.name, "wait", "True, False or None", _shown(wait), DTypeError)
-        with self._device.command_encoder() as own:
-            own.dispatch(pipeline, bound, **launch)
-            ticket = own.commit(timeout)
+        with self._device.command_encoder() if encoder is None else contextlib.nullcontext(encoder) as target:
+            target.dispatch(
+                pipeline,
+                bound,
+                threads=threads,
+                threadgroups=threadgroups,
+                threads_per_threadgroup=threads_per_threadgroup,
+                threadgroup_memory=threadgroup_memory,
+            )
+            if encoder is not None:
+                return None
+            ticket = target.commit(timeout)
         if host if wait is None else wait:
             ticket.wait()
         return ticket
@@ -384,6 +399,30 @@ class CompiledKernel:
                 host = host or is_host
             values.append(value)
         return values, host
+
+    def _check_sizes(self, option: str, value: object) -> None:
+        """Refuses what is no size; the encoder checks how large sizes are."""
+        if option == "threadgroups" and isinstance(value, _core.Buffer):
+            return
+        if option == "threadgroup_memory" and isinstance(value, Mapping):
+            return
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        if not all(isinstance(size, (int, np.integer)) for size in values):
+            others = {
+                "threadgroups": ", or a Buffer",
+                "threadgroup_memory": ", or a dict {index or name: bytes}",
+            }
+            expected = f"an integer or a tuple or list of integers{others.get(option, '')}"
+            _refuse(self.name, option, expected, _shown(value), DTypeError)
+
+    def _default_threadgroup(self, pipeline: _core.Pipeline, threads: object) -> tuple[int, int, int]:
+        if pipeline is self._pipeline and (threads is None or type(threads) is int):
+            return self._group
+        return default_threadgroup(
+            _axes(threads) if threads is not None else [1],
+            pipeline.max_total_threads_per_threadgroup,
+            pipeline.thread_execution_width,
+        )
 
     def _arranged(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""
@@ -446,7 +485,7 @@ class CompiledKernel:
                     self.name,
                     f"constants['{name}']",
                     f"left out: the source was compiled with {self._fixed[name]!r}",
-                    repr(constants[name]),
+                    _shown(constants[name]),
                 )
         return constants
 
@@ -454,7 +493,9 @@ class CompiledKernel:
         key = tuple(sorted((name, repr(value)) for name, value in constants.items()))
         pipeline = self._pipelines.get(key)
         if pipeline is None:
-            every: dict[str | int, bool | int | float] = {**self._fixed, **constants}
+            every: dict[str | int, bool | int | float] = {
+                name: value for part in (self._fixed, constants) for name, value in part.items()
+            }
             # Two threads may come here at once: the registry builds one pipeline for both.
             pipeline = self._registry.pipeline(f"{self._source}::{self.name}", every, self._math)
             self._pipelines[key] = pipeline
@@ -472,6 +513,11 @@ class CompiledSource:
         self._device = device
         self._name = name
         self._kernels = kernels
+
+    @property
+    def device(self) -> _core.Device:
+        """The device that the kernels run on."""
+        return self._device
 
     def __getattr__(self, name: str) -> CompiledKernel:
         kernels: dict[str, CompiledKernel] = self.__dict__.get("_kernels", {})
@@ -529,9 +575,11 @@ def checked_constants(
         if found is None:
             names = [f"{constant.name} ({constant.index})" for constant in known]
             hint = _hint(key, [constant.name for constant in known])
-            _refuse(op, f"constants[{key!r}]", f"one of {_listed(names)}{hint}", "no such constant")
+            _refuse(
+                op, f"constants[{reprlib.repr(key)}]", f"one of {_listed(names)}{hint}", "no such constant"
+            )
         if found.name in values:
-            _refuse(op, f"constants[{key!r}]", "given once", "by name and by index")
+            _refuse(op, f"constants[{reprlib.repr(key)}]", "given once", "by name and by index")
         values[found.name] = _core._constant_value(found, value, op)
     return values
 
@@ -554,9 +602,9 @@ def compile_source(
     """Reads a source in a registry of its own; see :meth:`Device.compile`."""
     label = "source" if name is None else _check_text(name, "name")
     if not label or "::" in label or not label.isprintable():
-        _refuse("Device.compile", "name", "printable, not empty and without '::'", repr(name))
+        _refuse("Device.compile", "name", "printable, not empty and without '::'", _shown(name))
     if _check_text(math, "math") not in ("safe", "fast"):
-        _refuse("Device.compile", "math", "'safe' or 'fast'", repr(math))
+        _refuse("Device.compile", "math", "'safe' or 'fast'", _shown(math))
     registry = _core._private_registry(device)
     if headers is not None:
         if not isinstance(headers, Mapping):
