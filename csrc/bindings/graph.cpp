@@ -1,7 +1,7 @@
 // Captured graphs and their nodes.
 #include <nanobind/stl/vector.h>
 
-#include "bindings/bindings.h"
+#include "bindings/checked_arguments.h"
 
 namespace metalane::python {
 
@@ -88,8 +88,12 @@ void bind_graph(nb::module_& module) {
                            "A captured sequence of launches; keeps its buffers alive.")
       .def_prop_ro("nodes", [](const ComputeGraph& self) { return self.nodes(); })
       .def(
-          "encode", [](const ComputeGraph& self, Encoder& encoder) { self.encode(encoder.core); },
-          "encoder"_a, nb::sig("def encode(self, encoder: CommandEncoder) -> None"),
+          "encode",
+          [](const ComputeGraph& self, nb::handle encoder) {
+            self.encode(
+                object_from<Encoder>(encoder, "ComputeGraph.encode", "encoder", "a CommandEncoder").core);
+          },
+          "encoder"_a.none(), nb::sig("def encode(self, encoder: CommandEncoder) -> None"),
           "Encodes every node, as the eager calls would have been.\n\n"
           "Raises before the first launch where a buffer of the graph was released.")
       .def("__len__", &ComputeGraph::size)

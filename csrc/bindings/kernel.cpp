@@ -176,7 +176,8 @@ MathMode math_from(nb::handle value) {
 }
 
 // A registry of its own for one compiled source: its kernels meet no others, and go with it.
-KernelRegistry private_registry(const Device& device) {
+KernelRegistry private_registry(nb::handle value) {
+  const auto& device = object_from<Device>(value, "Device.compile", "self", "a Device");
   const std::shared_ptr<core::DeviceState>& state = device.state();
   if (state->in_other_process()) {
     throw DeviceError(
@@ -242,7 +243,8 @@ void bind_registry(nb::module_& module) {
       .def("__repr__", [](const KernelRegistry& self) {
         return "<KernelRegistry of " + number(self.names().size()) + " names>";
       });
-  module.def("_private_registry", &private_registry, "device"_a,
+  module.def("_private_registry", &private_registry, "device"_a.none(),
+             nb::sig("def _private_registry(device: Device) -> KernelRegistry"),
              "A registry of its own on the device, for one compiled source.");
 }
 

@@ -1,6 +1,6 @@
 // What the null device was given: for tests of everything above a backend.
 #include "backends/null/null_device.h"
-#include "bindings/bindings.h"
+#include "bindings/checked_arguments.h"
 #include "core/device_state.h"
 
 namespace metalane::python {
@@ -55,7 +55,8 @@ nb::dict launch_dict(const null::Record& record, const null::RecordedLaunch& lau
   return entry;
 }
 
-nb::list last_record(const Device& device) {
+nb::list last_record(nb::handle value) {
+  const auto& device = object_from<Device>(value, "last_record", "device", "a null device");
   if (device.kind() != "null") throw ArgumentError("last_record", "device", "a null device", device.kind());
   const auto& backend = static_cast<const null::NullDevice&>(device.state()->backend());
   const null::Record record = backend.last_record();
@@ -67,7 +68,7 @@ nb::list last_record(const Device& device) {
 }  // namespace
 
 void bind_null_record(nb::module_& module) {
-  module.def("_last_record", &last_record, "device"_a,
+  module.def("_last_record", &last_record, "device"_a.none(),
              nb::sig("def _last_record(device: Device) -> list[dict[str, typing.Any]]"),
              "The launches of the submission that a null device was given last.");
 }

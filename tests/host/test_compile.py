@@ -90,6 +90,8 @@ def test_a_call_with_arrays_is_done_when_it_returns(cpu: metalane.CompiledSource
     np.testing.assert_array_equal(y, np.full(1000, 1000))
     cpu.saxpy([1, 2.5], y, True, threads=2)
     assert y[:3].tolist() == [1001, 1002.5, 1000]
+    cpu.saxpy(list(range(2000)), y, 0.5, threads=1000)  # too long to go inline
+    np.testing.assert_array_equal(y[3:], 1000 + 0.5 * np.arange(3, 1000))
 
 
 def test_buffers_are_read_when_the_launch_is_done(cpu: metalane.CompiledSource) -> None:
