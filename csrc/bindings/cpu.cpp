@@ -76,6 +76,16 @@ void bind_cpu(nb::module_& module) {
              "directory: None: $METALANE_CACHE_DIR, else $XDG_CACHE_HOME/metalane, else ~/.cache/metalane.");
   module.def("kernel_cache_info", &cpu::kernel_cache_info, nb::call_guard<Unlocked>(),
              "The cache's folder, and what is in it now.");
+  module.def(
+      "prune_kernel_cache",
+      [](nb::handle nbytes) {
+        const std::uint64_t limit = u64_from(nbytes, "prune_kernel_cache", "nbytes");
+        Unlocked unlocked;
+        return cpu::prune_kernel_cache(limit);
+      },
+      "nbytes"_a.none(), nb::sig("def prune_kernel_cache(nbytes: int) -> int"),
+      "Deletes the least recently used compiled kernels until at most `nbytes` are left; returns how many "
+      "went.");
   module.def("clear_kernel_cache", &cpu::clear_kernel_cache, nb::call_guard<Unlocked>(),
              "Deletes every compiled kernel and returns how many; kernels in use stay usable.");
 }

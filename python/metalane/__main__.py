@@ -20,10 +20,23 @@ def list_devices() -> None:
         print(f"{info.kind}\t{info.name}")
 
 
-def show_cache(clear: bool) -> None:
-    """The disk cache of kernels compiled for the CPU device, after emptying it where asked."""
+def megabytes(text: str) -> int:
+    """Bytes of a size given in megabytes."""
+    try:
+        size = float(text) * 1e6
+    except ValueError:
+        size = -1
+    if not 0 <= size < 1 << 63:
+        raise argparse.ArgumentTypeError(f"expected a number of megabytes, got '{text}'")
+    return int(size)
+
+
+def show_cache(clear: bool, prune: int | None) -> None:
+    """The disk cache of kernels compiled for the CPU device, after emptying or shrinking it where asked."""
     if clear:
         print(f"deleted\t{cpu.clear_kernel_cache()} kernels")
+    elif prune is not None:
+        print(f"deleted\t{cpu.prune_kernel_cache(prune)} kernels")
     info = cpu.kernel_cache_info()
     print(f"folder\t{info.directory or 'none: this user has no home folder'}")
     print(f"kernels\t{info.entries}")
@@ -39,7 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("devices", help="list the devices of this machine, the default one first")
     cache = commands.add_parser("cache", help="show the disk cache of kernels compiled for the CPU device")
-    cache.add_argument("--clear", action="store_true", help="delete every compiled kernel first")
+    smaller = cache.add_mutually_exclusive_group()
+    smaller.add_argument("--clear", action="store_true", help="delete every compiled kernel first")
+    smaller.add_argument(
+        "--prune",
+        type=megabytes,
+        metavar="MB",
+        help="delete the least recently used kernels first, until at most this many megabytes are left",
+    )
     return parser
 
 
@@ -51,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     elif options.command == "devices":
         list_devices()
     elif options.command == "cache":
-        show_cache(options.clear)
+        show_cache(options.clear, options.prune)
     else:
         parser.print_usage(sys.stderr)
         return 2

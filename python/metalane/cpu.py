@@ -6,6 +6,7 @@ from ._core import (
     KernelCacheInfo,
     clear_kernel_cache,
     kernel_cache_info,
+    prune_kernel_cache,
     set_kernel_cache,
     set_thread_count,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "KernelCacheInfo",
     "clear_kernel_cache",
     "kernel_cache_info",
+    "prune_kernel_cache",
     "set_kernel_cache",
     "set_thread_count",
 ]

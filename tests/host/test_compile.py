@@ -6,7 +6,11 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import re
+import subprocess
+import sys
 from collections import UserDict
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +19,8 @@ import pytest
 
 import metalane
 from metalane import f32, testing, u32
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SOURCE = """
 #include <metal_stdlib>
@@ -60,6 +66,28 @@ def cpu() -> metalane.CompiledSource:
 @pytest.fixture
 def null(null_device: metalane.Device) -> metalane.CompiledSource:
     return null_device.compile(SOURCE, name="kernels.metal")
+
+
+def test_the_example_of_the_documents_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    (program,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".compile(" in code]
+    exec(compile(program, "docs/python.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "[1. 3. 5. 7.]",
+        "[0.  1.5 3.  4.5]",
+        "[3.905 3.905]",
+        "name    kind    dtype  access      index      declaration",
+        "bodies  buffer  Body   read_write  buffer(0)  device Body* bodies",
+        "step    struct  Step   read        buffer(1)  constant Step& step",
+    ]
+
+
+def test_the_example_program_agrees_with_numpy() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "user_kernel.py"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Heat after 200 steps")
 
 
 def launch(kernel: metalane.CompiledKernel, *args: Any, **named: Any) -> testing.RecordedLaunch:

@@ -76,6 +76,50 @@ def test_command_line_shows_and_clears_the_cache(cache: Path) -> None:
     assert cpu.kernel_cache_info().entries == 0
 
 
+def fill_cache(folder: Path) -> list[int]:
+    """Three kernels of known age, the oldest one used last; their sizes from the least to the most recently used."""
+    device = metalane.Device("cpu")
+    compiled = device.compile(
+        SOURCE + SOURCE.replace("increment", "two") + SOURCE.replace("increment", "three")
+    )
+    files: list[Path] = []
+    for i, name in enumerate(compiled):
+        compiled[name].pipeline  # noqa: B018
+        (made,) = set(folder.glob("*.so")) - set(files)
+        os.utime(made, (1e9 + i, 1e9 + i))
+        files.append(made)
+    os.utime(files[0], (1e9 + 10, 1e9 + 10))
+    return [file.stat().st_size for file in (files[1], files[2], files[0])]
+
+
+@pytest.mark.parametrize("way", ["python", "command"])
+def test_pruning_deletes_what_was_used_least_recently(cache: Path, way: str) -> None:
+    sizes = fill_cache(cache)
+    limit = sizes[1] + sizes[2] + 100
+    if way == "python":
+        assert cpu.prune_kernel_cache(sum(sizes)) == 0
+        assert cpu.prune_kernel_cache(limit) == 1
+    else:
+        shown = command(cache, "--prune", str(limit / 1e6))
+        assert (shown["deleted"], shown["kernels"]) == ("1 kernels", "2")
+    left = sorted(cache.glob("*.so"), key=lambda file: file.stat().st_mtime)
+    assert [file.stat().st_size for file in left] == sizes[1:]
+    assert [file.stat().st_mtime for file in left] == [1e9 + 2, 1e9 + 10]
+    assert cpu.prune_kernel_cache(0) == 2
+    with pytest.raises(metalane.ArgumentError, match="nbytes"):
+        cpu.prune_kernel_cache(-1)
+
+
+@pytest.mark.parametrize("arguments", [["--prune"], ["--prune", "x"], ["--prune", "-1"], ["--prune", "nan"],
+                                       ["--clear", "--prune", "1"]])  # fmt: skip
+def test_command_line_refuses_odd_sizes(cache: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "metalane", "cache", *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "usage" in done.stderr
+
+
 def test_a_limit_holds(cache: Path) -> None:
     cpu.set_kernel_cache(cache, limit_bytes=0)
     run_increment()

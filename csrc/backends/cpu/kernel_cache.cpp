@@ -175,13 +175,8 @@ std::vector<Entry> list_entries(const fs::path& cache) {
   return entries;
 }
 
-// Deletes the least recently used entries beyond the limit, and leftovers.
-void trim(const fs::path& cache, const fs::path& keep) {
-  std::uint64_t limit;
-  {
-    const std::lock_guard lock(process_mutex());
-    limit = limit_bytes;
-  }
+// Deletes leftovers, and the least recently used entries beyond `limit` bytes; returns how many of these.
+std::uint64_t trim(const fs::path& cache, const fs::path& keep, std::uint64_t limit) {
   std::error_code error;
   const auto now = fs::file_time_type::clock::now();
   for (fs::directory_iterator it(cache, error), end; !error && it != end; it.increment(error)) {
@@ -195,13 +190,20 @@ void trim(const fs::path& cache, const fs::path& keep) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
   std::uint64_t total = 0;
   for (const Entry& entry : entries) total += entry.nbytes;
+  std::uint64_t removed = 0;
   for (const Entry& entry : entries) {
     if (total <= limit) break;
     if (entry.path == keep) continue;
     std::error_code gone;
-    fs::remove(entry.path, gone);
+    if (fs::remove(entry.path, gone)) ++removed;
     total -= entry.nbytes;
   }
+  return removed;
+}
+
+std::uint64_t current_limit() {
+  const std::lock_guard lock(process_mutex());
+  return limit_bytes;
 }
 
 void build_entry(const std::string& kernel, const fs::path& cache, const fs::path& path,
@@ -217,7 +219,7 @@ void build_entry(const std::string& kernel, const fs::path& cache, const fs::pat
   }
   content += core::sha256_hex(content);
   write_atomically(kernel, path, content);
-  trim(cache, path);
+  trim(cache, path, current_limit());
 }
 
 }  // namespace
@@ -279,10 +281,11 @@ KernelCacheInfo kernel_cache_info() {
     ++info.entries;
     info.nbytes += entry.nbytes;
   }
-  const std::lock_guard lock(process_mutex());
-  info.limit_bytes = limit_bytes;
+  info.limit_bytes = current_limit();
   return info;
 }
+
+std::uint64_t prune_kernel_cache(std::uint64_t limit) { return trim(directory(), {}, limit); }
 
 std::uint64_t clear_kernel_cache() {
   std::uint64_t removed = 0;

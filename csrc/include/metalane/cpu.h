@@ -22,6 +22,8 @@ struct KernelCacheInfo {
 // $XDG_CACHE_HOME/metalane, else ~/.cache/metalane. The limit is 1 GiB by default.
 METALANE_API void set_kernel_cache(const std::string& directory, std::uint64_t limit_bytes);
 METALANE_API KernelCacheInfo kernel_cache_info();
+// Deletes the least recently used compiled kernels until at most `nbytes` are left; returns how many went.
+METALANE_API std::uint64_t prune_kernel_cache(std::uint64_t nbytes);
 // Deletes every compiled kernel; returns how many. Kernels in use stay usable.
 METALANE_API std::uint64_t clear_kernel_cache();
 
