@@ -75,7 +75,7 @@ def test_the_example_of_the_documents_runs(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines() == [
         "[1. 3. 5. 7.]",
         "[0.  1.5 3.  4.5]",
-        "[3.905 3.905]",
+        "[4. 4.]",
         "name    kind    dtype  access      index      declaration",
         "bodies  buffer  Body   read_write  buffer(0)  device Body* bodies",
         "step    struct  Step   read        buffer(1)  constant Step& step",
