@@ -99,6 +99,10 @@ class _Parameter:
         # Buffers of this dtype need no look; of any other one, `check_elements` decides.
         self.fast_dtype = None if self._is_padded() or dtype is None else dtype
 
+    def share(self) -> None:
+        """Takes any elements: arguments that exclude each other by function constants may have one index."""
+        self.raw, self.fast_dtype = True, None
+
     def _is_padded(self) -> bool:
         """Whether elements are vectors of three in the room of four."""
         dtype = self.argument.dtype
@@ -161,6 +165,8 @@ class _Parameter:
 
     def _from_numpy(self, array: np.ndarray[Any, Any], device: _core.Device) -> tuple[_core.Buffer, bool]:
         self.check_elements(array.dtype, array.shape)
+        if isinstance(array, np.ma.MaskedArray):
+            self.refuse("an array without a mask", "a masked array", DTypeError)
         if array.dtype.hasobject:
             self.refuse("an array of numbers", f"dtype {array.dtype}", DTypeError)
         if self.writes and not array.flags.writeable:
@@ -256,8 +262,10 @@ class CompiledKernel:
         for argument in signature.arguments:
             if argument.space == "threadgroup":
                 continue
-            # Arguments that exclude each other by function constants may share an index.
-            buffers.setdefault(argument.index, _Parameter(signature.name, argument))
+            if argument.index in buffers:
+                buffers[argument.index].share()
+            else:
+                buffers[argument.index] = _Parameter(signature.name, argument)
             self._index_of[argument.name] = list(buffers).index(argument.index)
         self._parameters = list(buffers.values())
         dense = list(buffers) == list(range(len(buffers)))
@@ -523,7 +531,7 @@ class CompiledSource:
         kernels: dict[str, CompiledKernel] = self.__dict__.get("_kernels", {})
         kernel = kernels.get(name)
         if kernel is None:
-            raise AttributeError(self._unknown(name, kernels), name=name, obj=self)
+            raise AttributeError(self._unknown(name, kernels))
         return kernel
 
     def __getitem__(self, name: str) -> CompiledKernel:
@@ -548,8 +556,10 @@ class CompiledSource:
         return list(self._kernels)
 
     def __repr__(self) -> str:
-        kernels = ", ".join(kernel._declaration() for kernel in self._kernels.values())
-        return f"<CompiledSource '{self._name}' on {self._device.kind}: {kernels}>"
+        shown = [kernel._declaration() for kernel in self._kernels.values()][:6]
+        if len(self._kernels) > len(shown):
+            shown.append(f"... ({len(self._kernels)} kernels)")
+        return f"<CompiledSource '{self._name}' on {self._device.kind}: {', '.join(shown)}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"source '{self._name}' cannot be pickled: compile it where it is used")

@@ -212,6 +212,51 @@ def test_wrong_constants_are_refused_alike(
         null.constants(null.device.zeros(4, "f32"), threads=1, constants=constants)
 
 
+def test_arguments_that_share_an_index_take_either_type(null_device: metalane.Device) -> None:
+    kernel = null_device.compile("""
+    constant bool WIDE [[function_constant(0)]];
+    kernel void f(device const float* wide [[buffer(0), function_constant(WIDE)]],
+                  device const half* narrow [[buffer(0), function_constant(WIDE)]], device uint* out [[buffer(1)]]) {}
+    """).f
+    out = null_device.zeros(1, "u32")
+    for name, dtype in (("wide", np.float32), ("narrow", np.float16)):
+        recorded = launch(kernel, **{name: np.zeros(6, dtype)}, out=out, threads=1, constants={"WIDE": True})
+        assert recorded.buffers[0][1] == 6 * dtype().itemsize
+    with pytest.raises(
+        metalane.ArgumentError, match="argument 'narrow' must be given once, got by two names"
+    ):
+        kernel(wide=out, narrow=out, out=out, threads=1)
+
+
+def test_what_goes_wrong_in_a_kernel_is_raised_by_its_call(cpu: metalane.CompiledSource) -> None:
+    compiled = cpu.device.compile("""
+    #include <metal_stdlib>
+    kernel void stray(device float* x) { x[1L << 44] = 1; }
+    kernel void endless(device metal::atomic_uint* x) {
+      while (true) metal::atomic_fetch_add_explicit(x, 1u, metal::memory_order_relaxed);
+    }
+    """)
+    out = np.zeros(1, np.float32)
+    with pytest.raises(metalane.CommandBufferError, match="stray"):
+        compiled.stray(out, threads=1)
+    buffer = cpu.device.zeros(1, "f32")
+    ticket = compiled.stray(buffer, threads=1)
+    with pytest.raises(metalane.CommandBufferError, match="stray"):
+        buffer.numpy()
+    assert ticket.status == "failed"
+    with pytest.raises(metalane.CommandBufferError) as caught:
+        compiled.endless(np.zeros(1, np.uint32), threads=1, timeout=0.05)
+    assert caught.value.code == "timeout"
+    cpu.saxpy([2], out, 3, threads=1)
+    assert out.tolist() == [6]
+
+
+def test_large_sources_show_some_of_their_kernels(null_device: metalane.Device) -> None:
+    compiled = null_device.compile("".join(f"kernel void k{i}(device float* x) {{}}\n" for i in range(50)))
+    assert len(compiled) == 50
+    assert repr(compiled).endswith("k5(device float* x), ... (50 kernels)>")
+
+
 def test_names_and_what_they_show(null: metalane.CompiledSource) -> None:
     assert list(null) == ["saxpy", "unpack", "constants", "odd", "pointers"]
     assert len(null) == 5
@@ -476,6 +521,7 @@ def test_what_each_pointer_takes(null: metalane.CompiledSource) -> None:
         ("any", 1, "any must be bytes"),
         ("any", [1], r"any\[0\] must be bytes"),
         ("raw", np.zeros(2, object), "an array of numbers"),
+        ("raw", np.ma.zeros(2, np.uint8), "without a mask"),
         ("flags", np.zeros(2, np.int8), "dtype bool"),
         ("flags", [1], r"flags\[0\] must be True or False"),
         ("padded", np.zeros((4, 3), "f4"), "padded to four numbers an element.*shape .4, 3."),

@@ -360,6 +360,7 @@ def test_a_record_outlives_its_kernel(null_device: metalane.Device) -> None:
     assert recorded.kernel == "gone"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("use", ["compile", "kernel", "call"])
 @pytest.mark.parametrize("kind", ["null", "cpu"])
 def test_forked_children_are_refused(kind: str, use: str) -> None:

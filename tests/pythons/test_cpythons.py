@@ -23,6 +23,8 @@ SMOKE = [
     "tests/host/test_buffers.py",
     "tests/host/test_encoder.py",
     "tests/host/test_errors.py",
+    "tests/host/test_compile.py",
+    "tests/host/test_argument_classes.py",
 ]
 # A launcher on PATH (pyenv's, say) may stand for several interpreters: what it starts is what counts.
 USABLE = "import ensurepip, os, sys, sysconfig; print(sys.executable, '%d.%d' % sys.version_info[:2], sep='\\n'); " \
