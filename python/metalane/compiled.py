@@ -18,7 +18,7 @@ from .errors import ArgumentError, DTypeError, KernelNotFoundError
 __all__ = ["Arguments", "CompiledKernel", "CompiledSource"]
 
 Constants = Mapping[str | int, bool | int | float]
-Sizes = int | Sequence[int]
+Sizes = int | tuple[int, ...] | list[int]
 
 # Threads of a threadgroup that a call does not choose: enough for barriers to pay, few enough for every pipeline
 # on Apple's GPUs, whose limits start at 384 where registers are short.
@@ -310,7 +310,7 @@ class CompiledKernel:
         threads: Sizes | None = None,
         threadgroups: Sizes | _core.Buffer | None = None,
         threads_per_threadgroup: Sizes | None = None,
-        threadgroup_memory: int | Sequence[int] | Mapping[Any, int] | None = None,
+        threadgroup_memory: Sizes | Mapping[Any, int] | None = None,
         constants: Constants | None = None,
         encoder: _core.CommandEncoder | None = None,
         wait: bool | None = None,

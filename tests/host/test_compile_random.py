@@ -405,7 +405,7 @@ def test_memory_of_dropped_sources_is_given_back(kind: str) -> None:
         source = filler + "kernel void f(device uint* x) { x[0] += 1; }"
         device.compile(source, headers={"unused.h": f"// {i}"}).f(out, threads=1, wait=True)
 
-    warm_up = 100
+    warm_up = 70  # more than the devices keep of what they read
     for i in range(warm_up):
         compile_one(i)
     gc.collect()
