@@ -39,6 +39,8 @@ std::vector<std::string> flags_for(MathMode math, bool is_clang) {
                                     "-fstack-clash-protection",
                                     "-fdiagnostics-color=never"};
   flags.push_back(is_x86 ? "-march=native" : "-mcpu=native");
+  // GCC 12.2 writes a masked vmovsh to memory, which no processor has, for `*p = x > 0 ? x : half(0)`.
+  if (is_x86 && !is_clang) flags.push_back("-mno-avx512fp16");
   // half rounds after each operation. Clang knows the flag on x86 alone, and needs it nowhere else.
   if (is_x86 || !is_clang) flags.push_back("-fexcess-precision=16");
   if (math == MathMode::safe) {

@@ -18,6 +18,9 @@ inline float cos_pi(float x) {
   if (r < 0.25f) return __builtin_cosf(3.14159265358979f * r);
   return __builtin_sinf(3.14159265358979f * (0.5f - r));
 }
+// Correctly rounded, as Metal's table asks of rsqrt: two roundings in double are too small to reach a tie of
+// floats (every float of two binades was compared with exact integer arithmetic).
+inline float reciprocal_root(float x) { return float(1.0 / __builtin_sqrt(double(x))); }
 inline float tan_pi(float x) { return sin_pi(x) / cos_pi(x); }
 
 // The neighbour of a in the direction of b, on a's own grid.
@@ -90,7 +93,7 @@ METALANE_REAL_1(log2, __builtin_log2f(x))
 METALANE_REAL_1(log10, __builtin_log10f(x))
 METALANE_REAL_1(rint, __builtin_rintf(x))
 METALANE_REAL_1(round, __builtin_roundf(x))
-METALANE_REAL_1(rsqrt, 1.0f / __builtin_sqrtf(x))
+METALANE_REAL_1(rsqrt, detail::reciprocal_root(x))
 METALANE_REAL_1(sin, __builtin_sinf(x))
 METALANE_REAL_1(sinh, __builtin_sinhf(x))
 METALANE_REAL_1(sinpi, detail::sin_pi(x))

@@ -62,6 +62,10 @@ inline float srgb_from_linear(float c) {
     return detail::to_unorm(float(v[0]), 10) | detail::to_unorm(float(v[1]), 10) << 10 |      \
            detail::to_unorm(float(v[2]), 10) << 20 | detail::to_unorm(float(v[3]), 2) << 30;  \
   }                                                                                           \
+  inline uint pack_##T##_to_snorm10a2(T##4 v) {                                               \
+    return detail::to_snorm(float(v[0]), 10) | detail::to_snorm(float(v[1]), 10) << 10 |      \
+           detail::to_snorm(float(v[2]), 10) << 20 | detail::to_snorm(float(v[3]), 2) << 30;  \
+  }                                                                                           \
   inline ushort pack_##T##_to_unorm565(T##3 v) {                                              \
     return ushort(detail::to_unorm(float(v[0]), 5) | detail::to_unorm(float(v[1]), 6) << 5 |  \
                   detail::to_unorm(float(v[2]), 5) << 11);                                    \
@@ -93,6 +97,10 @@ inline float srgb_from_linear(float c) {
   inline T##4 unpack_unorm10a2_to_##T(uint word) {                                            \
     return T##4(T(detail::from_unorm(word, 10)), T(detail::from_unorm(word >> 10, 10)),       \
                 T(detail::from_unorm(word >> 20, 10)), T(detail::from_unorm(word >> 30, 2))); \
+  }                                                                                           \
+  inline T##4 unpack_snorm10a2_to_##T(uint word) {                                            \
+    return T##4(T(detail::from_snorm(word, 10)), T(detail::from_snorm(word >> 10, 10)),       \
+                T(detail::from_snorm(word >> 20, 10)), T(detail::from_snorm(word >> 30, 2))); \
   }                                                                                           \
   inline T##3 unpack_unorm565_to_##T(ushort word) {                                           \
     return T##3(T(detail::from_unorm(word, 5)), T(detail::from_unorm(uint(word) >> 5, 6)),    \

@@ -39,6 +39,10 @@ class group_vote {
 using simd_vote = group_vote<detail::simd_lanes>;
 using quad_vote = group_vote<detail::quad_lanes>;
 
+// Helper threads exist in fragment functions only.
+constexpr bool simd_is_helper_thread() { return false; }
+constexpr bool quad_is_helper_thread() { return false; }
+
 // The type that a lane passes on.
 namespace detail {
 template <class A>
