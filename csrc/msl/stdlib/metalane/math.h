@@ -39,11 +39,35 @@ T next_after(T a, T b) {
   return __builtin_bit_cast(T, bits);
 }
 
-// x * y + z, rounded once. A half's product and sum are exact or nearly so in double.
+// Rounding to odd keeps what a second rounding, to fewer bits, needs to know: on which side of a tie the
+// exact value is. `magnitude_missed` is what the exact value has beyond |rounded|, or its sign at least.
+template <class Bits, class T>
+T rounded_to_odd(T rounded, double magnitude_missed) {
+  Bits bits = __builtin_bit_cast(Bits, rounded);
+  if (magnitude_missed < 0) --bits;
+  return magnitude_missed == 0 ? rounded : __builtin_bit_cast(T, Bits(bits | 1u));
+}
+inline double sum_to_odd(double a, double b) {
+  const double sum = a + b;
+  if (!(__builtin_fabs(sum) < __builtin_inf())) return sum;
+  const double part = sum - a;
+  const double missed = (a - (sum - part)) + (b - part);  // a + b - sum, exactly
+  return rounded_to_odd<uint64_t>(sum, sum < 0 ? -missed : missed);
+}
+inline float float_to_odd(double value) {
+  const float rounded = float(value);
+  if (!(__builtin_fabs(value) < __builtin_inf())) return rounded;
+  return rounded_to_odd<uint32_t>(rounded, __builtin_fabs(value) - __builtin_fabs(double(rounded)));
+}
+
+// x * y + z, rounded once. In double a product of two halves or bfloats is exact. So is a half's sum, unless
+// the smaller term is too small to matter.
 template <class T>
 T fused(T x, T y, T z) {
   if constexpr (is_same_v<T, half>) {
     return T(double(x) * double(y) + double(z));
+  } else if constexpr (is_same_v<T, bfloat>) {
+    return T(float_to_odd(sum_to_odd(double(float(x)) * double(float(y)), double(float(z)))));
   } else {
     return T(__builtin_fmaf(float(x), float(y), float(z)));
   }
