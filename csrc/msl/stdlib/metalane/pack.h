@@ -7,13 +7,14 @@
 METALANE_STDLIB_BEGIN
 namespace detail {
 
-// Value in [0, 1] or [-1, 1] as an integer of `bits` bits, rounded to nearest even; NaN gives 0.
+// Value in [0, 1] or [-1, 1] as an integer of `bits` bits, rounded to nearest even; NaN gives 0. The product
+// is exact in double.
 inline uint to_unorm(float value, int bits) {
-  return uint(__builtin_rintf(smaller(larger(value, 0.0f), 1.0f) * float((1u << bits) - 1)));
+  return uint(__builtin_rint(double(smaller(larger(value, 0.0f), 1.0f)) * double((1u << bits) - 1)));
 }
 inline uint to_snorm(float value, int bits) {
   const float clamped = value != value ? 0.0f : smaller(larger(value, -1.0f), 1.0f);
-  return uint(int(__builtin_rintf(clamped * float((1u << (bits - 1)) - 1)))) & ((1u << bits) - 1);
+  return uint(int(__builtin_rint(double(clamped) * double((1u << (bits - 1)) - 1)))) & ((1u << bits) - 1);
 }
 inline float from_unorm(uint field, int bits) {
   const uint mask = (1u << bits) - 1;
