@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from ops.oracle.msl_real import DTYPES
@@ -143,8 +144,12 @@ def run_kernel(
     threads: int,
     threads_per_threadgroup: int = 64,
     attributes: str = "uint i [[thread_position_in_grid]]",
+    initial: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Runs the lines as a kernel's body. Inputs are (element type, array), outputs (count, element type), poisoned."""
+    """Runs the lines as a kernel's body. Inputs are (element type, array), outputs (count, element type).
+
+    Outputs hold poison before the launch, or what `initial` has under their name.
+    """
     parameters = [f"device const {t}* {v}" for v, (t, _) in inputs.items()]
     parameters += [f"device {t}* {v}" for v, (_, t) in outputs.items()]
     parameters += ["constant uint& n", attributes]
@@ -153,8 +158,8 @@ def run_kernel(
     source = f"{HEADER}{prelude}\nkernel void {name}({', '.join(parameters)}) {{\n{body}\n}}\n"
     device.registry.register_source(name, source)
     buffers = {v: device.empty((count,), DTYPES[t]) for v, (count, t) in outputs.items()}
-    for buffer in buffers.values():
-        buffer.numpy().view(np.uint8)[:] = POISON
+    for v, buffer in buffers.items():
+        buffer.numpy().view(np.uint8)[:] = initial[v].view(np.uint8) if v in initial else POISON
     arguments = [*(device.from_numpy(a) for _, a in inputs.values()), *buffers.values(), threads]
     encoder = device.command_encoder()
     encoder.dispatch(name, arguments, threads=threads, threads_per_threadgroup=threads_per_threadgroup)
