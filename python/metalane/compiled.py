@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import inspect
 import keyword
@@ -353,10 +352,7 @@ class CompiledKernel:
         bound = values if self._indices is None else dict(zip(self._indices, values, strict=True))
         if encoder is not None:
             self._check_encoder(encoder, wait, timeout)
-        elif wait is not None and not isinstance(wait, bool):
-            _refuse(self.name, "wait", "True, False or None", _shown(wait), DTypeError)
-        with self._device.command_encoder() if encoder is None else contextlib.nullcontext(encoder) as target:
-            target.dispatch(
+            encoder.dispatch(
                 pipeline,
                 bound,
                 threads=threads,
@@ -364,9 +360,19 @@ class CompiledKernel:
                 threads_per_threadgroup=threads_per_threadgroup,
                 threadgroup_memory=threadgroup_memory,
             )
-            if encoder is not None:
-                return None
-            ticket = target.commit(timeout)
+            return None
+        if wait is not None and not isinstance(wait, bool):
+            _refuse(self.name, "wait", "True, False or None", _shown(wait), DTypeError)
+        with self._device.command_encoder() as own:
+            own.dispatch(
+                pipeline,
+                bound,
+                threads=threads,
+                threadgroups=threadgroups,
+                threads_per_threadgroup=threads_per_threadgroup,
+                threadgroup_memory=threadgroup_memory,
+            )
+            ticket = own.commit(timeout)
         if host if wait is None else wait:
             ticket.wait()
         return ticket

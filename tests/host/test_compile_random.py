@@ -397,7 +397,7 @@ def resident_bytes() -> int:
 @pytest.mark.parametrize("kind", ["null", "cpu"])
 def test_memory_of_dropped_sources_is_given_back(kind: str) -> None:
     device = metalane.Device(kind)
-    filler = "".join(f"inline float g{i}(float x) {{ return x * {i}; }}\n" for i in range(500))
+    filler = "".join(f"inline float g{i}(float x) {{ return x * {i}; }}\n" for i in range(100))
     out = np.zeros(1, np.uint32)
 
     def compile_one(i: int) -> None:
@@ -405,7 +405,7 @@ def test_memory_of_dropped_sources_is_given_back(kind: str) -> None:
         source = filler + "kernel void f(device uint* x) { x[0] += 1; }"
         device.compile(source, headers={"unused.h": f"// {i}"}).f(out, threads=1, wait=True)
 
-    warm_up = 70  # more than the devices keep of what they read
+    warm_up = 250  # several times what the CPU device keeps of the sources it read
     for i in range(warm_up):
         compile_one(i)
     gc.collect()
@@ -413,5 +413,5 @@ def test_memory_of_dropped_sources_is_given_back(kind: str) -> None:
     for i in range(count("flat_memory_compiles")):
         compile_one(warm_up + i)
     gc.collect()
-    # Every source alone is 25 KB of text and a MB of tokens.
-    assert resident_bytes() - before < 4 << 20
+    # Measured: kept, 250 of them take 5 MB on the null device.
+    assert resident_bytes() - before < 1 << 20
