@@ -77,6 +77,15 @@ void limit(int resource, std::uint64_t most) {
   setrlimit(static_cast<__rlimit_resource>(resource), &limits);
 }
 
+// In a program that runs without standard streams they may be the same already.
+void give(int descriptor, int as) {
+  if (descriptor == as) {
+    fcntl(descriptor, F_SETFD, 0);
+  } else {
+    dup2(descriptor, as);
+  }
+}
+
 // In the child, on the parent's memory: system calls only. posix_spawn, which does the same, can set neither
 // limits nor the parent's death signal.
 [[noreturn]] void become(const Start& start) {
@@ -96,9 +105,9 @@ void limit(int resource, std::uint64_t most) {
   limit(RLIMIT_AS, start.limits->memory_bytes);
   limit(RLIMIT_FSIZE, start.limits->file_bytes);
   limit(RLIMIT_CORE, 0);
-  dup2(start.input, STDIN_FILENO);
-  dup2(start.output, STDOUT_FILENO);
-  dup2(start.output, STDERR_FILENO);
+  give(start.input, STDIN_FILENO);
+  give(start.output, STDOUT_FILENO);
+  give(start.output, STDERR_FILENO);
   execve(start.path, start.argv, start.environment);
   _exit(cannot_execute);
 }
