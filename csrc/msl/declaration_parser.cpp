@@ -98,11 +98,27 @@ Index DeclarationParser::parse_item(Index begin, Range scope, Index parent) {
     parse_general(at, scope, item);
   }
   const Index end = item.tokens.end;
-  const bool record = item.is_record();
+  const bool record = item.is_record(), function = item.kind == ItemKind::function;
   const Range body = item.body;
   const Index index = add(std::move(item), parent);
   if (record) parse_scope(body, index);
+  if (function) find_local_records(body, index);
   return end;
+}
+
+// Records that a function defines for itself; the rest of its body stays tokens.
+void DeclarationParser::find_local_records(Range body, Index function) {
+  for (Index i = body.begin; i < body.end; ++i) {
+    const Index open = record_open(i, body.end);
+    if (open == no_index) continue;
+    Item item;
+    parse_record(i, open, item);
+    item.is_local = true;
+    item.tokens = {i, unit_.match(open) + 1};
+    const Range inside = item.body;
+    parse_scope(inside, add(std::move(item), function));
+    i = unit_.match(open);
+  }
 }
 
 Index DeclarationParser::statement_end(Index at, Index end, const Item& item) const {

@@ -21,6 +21,7 @@ class DeclarationParser {
   void parse_enumeration(Index at, Item& item) const;
   void parse_record(Index at, Index open, Item& item) const;
   void parse_general(Index at, Range scope, Item& item);
+  void find_local_records(Range body, Index function);
   // The body's brace of the record definition that begins at `at` with struct, class or union; else no_index.
   Index record_open(Index at, Index end) const;
   Index enumeration_open(Index at, Index end) const;

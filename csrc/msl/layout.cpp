@@ -98,6 +98,22 @@ std::optional<TypeInfo> builtin_type(std::string_view name) {
   return type;
 }
 
+// Puts a bit-field behind the bits that end at `end`: it never straddles a unit of its type.
+void TypeTable::place_bits(StructLayout& layout, StructField field, std::uint64_t& end, bool packed) const {
+  const std::uint64_t unit = 8 * field.type.size;
+  std::uint64_t begin = layout.is_union ? 0 : end;
+  const bool straddles = begin / unit != (begin + std::max(field.bit_width, 1u) - 1) / unit;
+  if (field.bit_width == 0 || (straddles && !packed)) begin = round_up(begin, unit);
+  end = begin + field.bit_width;
+  layout.size = std::max(layout.size, round_up(end, 8) / 8);
+  if (field.name.empty()) return;
+  field.size = field.type.size;
+  field.offset = begin / unit * field.type.size;
+  field.bit_offset = static_cast<std::uint32_t>(begin % unit);
+  layout.alignment = std::max(layout.alignment, packed ? 1 : field.type.alignment);
+  layout.fields.push_back(std::move(field));
+}
+
 void TypeTable::place(StructLayout& layout, StructField field, std::uint64_t alignment) const {
   field.size = field.type.size * (field.count == 0 ? 1 : field.count);
   field.offset = layout.is_union ? 0 : round_up(layout.size, alignment);
@@ -138,21 +154,68 @@ std::shared_ptr<const StructLayout> TypeTable::record_layout(Index index, const 
       continue;
     }
     layout->is_union |= unit_.is_at(i, "union");
-    if (unit_.is_at(i, ":")) return nullptr;  // base classes: their layout is not derived
+    if (!unit_.is_at(i, ":")) continue;
+    if (!add_bases(*layout, {i + 1, head.end}, bindings, depth)) return nullptr;
+    break;
   }
   for (Index i = item.body.end; i < item.tokens.end; ++i)
     packed |= unit_.is_at(i, "packed") || unit_.is_at(i, "__packed__");
-  layout->alignment = alignas_of(head, bindings, depth);
+  layout->alignment = std::max(layout->alignment, alignas_of(head, bindings, depth));
   if (!add_fields(*layout, item, bindings, packed, depth)) return nullptr;
   layout->size = std::max<std::uint64_t>(round_up(layout->size, layout->alignment), layout->alignment);
   return layout;
 }
 
+// Whether `item` is what the C++ ABI calls a POD, whose padding at the end a derived record leaves alone.
+bool TypeTable::is_plain(const Item& item) const {
+  for (Index i = item.tokens.begin; i < item.body.begin; ++i) {
+    if (unit_.is_at(i, ":")) return false;
+  }
+  for (const Index index : item.children) {
+    const Item& member = unit_.items()[index];
+    const bool constructor = member.kind == ItemKind::function && !item.names.empty() &&
+                             !member.names.empty() && member.names.front() == item.names.front();
+    if (constructor || unit_.is_at(member.tokens.begin, "private") ||
+        unit_.is_at(member.tokens.begin, "protected")) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The fields of base classes come first.
+bool TypeTable::add_bases(StructLayout& layout, Range bases, const Bindings& bindings, int depth) const {
+  for (Range base : unit_.split_commas(bases)) {
+    while (unit_.is_at(base.begin, "public") || unit_.is_at(base.begin, "private") ||
+           unit_.is_at(base.begin, "protected")) {
+      ++base.begin;
+    }
+    const TypeInfo type = resolve_counted(tokens(base), bindings, depth + 1).type;
+    if (!type.layout) return false;
+    if (type.layout->fields.empty()) continue;  // takes no room
+    const std::uint64_t begin = round_up(layout.size, type.alignment);
+    std::uint64_t end = 0;
+    for (StructField field : type.layout->fields) {
+      end = std::max(end, field.offset + field.size);
+      field.offset += begin;
+      layout.fields.push_back(std::move(field));
+    }
+    const auto found = named_.find(type.layout->name);
+    const bool plain = found != named_.end() && is_plain(unit_.items()[found->second.front()]);
+    layout.size = begin + (plain ? type.size : end);
+    layout.alignment = std::max(layout.alignment, type.alignment);
+  }
+  return true;
+}
+
 bool TypeTable::add_fields(StructLayout& layout, const Item& record, const Bindings& bindings, bool packed,
                            int depth) const {
+  std::uint64_t bits_end = 0;
+  bool behind_bits = false;
   for (const Index index : record.children) {
     const Item& member = unit_.items()[index];
     if (member.kind == ItemKind::record) {
+      behind_bits = false;
       if (!add_record_member(layout, index, bindings, packed, depth)) return false;
       continue;
     }
@@ -161,9 +224,9 @@ bool TypeTable::add_fields(StructLayout& layout, const Item& record, const Bindi
     for (Index i = member.tokens.begin; i < member.name_at; ++i) is_static |= unit_.is_at(i, "static");
     if (is_static) continue;
     for (const Declarator& declarator : read_declarators(unit_, member.tokens)) {
-      if (declarator.bit_field || declarator.name_at == no_index) return false;
+      if (!declarator.bit_field && declarator.name_at == no_index) return false;
       StructField field;
-      field.name = unit_.at(declarator.name_at).text;
+      if (declarator.name_at != no_index) field.name = unit_.at(declarator.name_at).text;
       Resolved resolved = resolve_counted(declarator.type, bindings, depth);
       if (!declarator.operators.empty()) {
         resolved.type = TypeInfo();
@@ -179,6 +242,16 @@ bool TypeTable::add_fields(StructLayout& layout, const Item& record, const Bindi
         if (field.count > max_bytes) return false;
       }
       if (field.type.size == 0 || field.count > max_bytes / field.type.size) return false;
+      if (!behind_bits) bits_end = 8 * layout.size;
+      behind_bits = declarator.bit_field;
+      if (declarator.bit_field) {
+        const auto width = evaluate(tokens(declarator.bit_width), bindings, depth);
+        const std::uint64_t most = 8 * field.type.size;
+        if (!width || *width < 0 || static_cast<std::uint64_t>(*width) > most) return false;
+        field.bit_width = static_cast<std::uint32_t>(*width);
+        place_bits(layout, std::move(field), bits_end, packed);
+        continue;
+      }
       const std::uint64_t natural = packed ? 1 : field.type.alignment;
       place(layout, std::move(field), std::max(natural, alignas_of(member.tokens, bindings, depth)));
       if (layout.size > max_bytes) return false;

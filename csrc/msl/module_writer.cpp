@@ -233,10 +233,8 @@ class ModuleWriter {
       }
       if (!path.empty()) name = path + "::" + name;
     }
-    if (request_.kernel.is_template && !request_.kernel.template_range.empty()) {
-      // A ">>" behind the range closes the last argument's list too.
-      const bool closes_two = unit_.is_at(request_.kernel.template_range.end, ">>");
-      name += "<" + translator.inline_text(request_.kernel.template_range) + (closes_two ? " > >" : ">");
+    if (request_.kernel.is_template && !request_.kernel.template_arguments.empty()) {
+      name += "<" + template_arguments(translator) + ">";
     }
     std::string arguments;
     for (std::size_t i = 0; i < request_.kernel.parameters.size(); ++i) {
@@ -246,11 +244,37 @@ class ModuleWriter {
     return name + "(" + arguments + ");";
   }
 
+  std::string template_arguments(Translator& translator) const {
+    const Range spelled = request_.kernel.template_range;
+    std::string text = spelled.empty() ? "" : translator.inline_text(spelled);
+    // A ">>" behind the range closes the last argument's list too.
+    if (!spelled.empty() && unit_.is_at(spelled.end, ">>")) text += " > ";
+    const std::size_t count = unit_.split_commas(spelled).size();
+    for (std::size_t i = count; i < request_.kernel.template_arguments.size(); ++i) {  // deduced ones
+      if (i > 0) text += ", ";
+      for (const Token& token : request_.kernel.template_arguments[i]) text += std::string(token.text) + " ";
+    }
+    return text;
+  }
+
   static bool is_bound(const KernelParameter& parameter) {
     return parameter.attribute == "buffer" || parameter.attribute == "threadgroup";
   }
 
+  static std::string address(const KernelParameter& parameter, std::uint32_t index) {
+    const std::string number = std::to_string(index);
+    return parameter.attribute == "buffer"
+               ? "launch.buffers[" + number + "]"
+               : "group->threadgroup_memory + launch.threadgroup_offsets[" + number + "]";
+  }
+
   static std::string argument_text(const KernelParameter& parameter, std::size_t number) {
+    if (parameter.count > 0) {
+      std::string text = "metalane_buffers<" + std::to_string(parameter.count) + ">{{";
+      for (std::uint32_t i = 0; i < parameter.count; ++i)
+        text += (i > 0 ? ", " : "") + address(parameter, parameter.index + i);
+      return text + "}}";
+    }
     if (is_bound(parameter)) return "argument_" + std::to_string(number);
     const std::string type = parameter.type.scalar == ScalarType::uint16 ? "uint16_t" : "uint32_t";
     const std::vector<std::string> parts = components(parameter.attribute);
@@ -301,6 +325,17 @@ struct metalane_reference {
   void* address;
   template <class T> operator T&() const { return *static_cast<T*>(address); }
 };
+// An array of buffers: each thread has pointers of its own.
+template <int N>
+struct metalane_buffers {
+  void* addresses[N];
+  template <class T> operator T*() { return reinterpret_cast<T*>(addresses); }
+  template <class T> operator ::metal::array<T, N>() const {
+    ::metal::array<T, N> pointers{};
+    for (int i = 0; i < N; ++i) pointers[i] = static_cast<T>(addresses[i]);
+    return pointers;
+  }
+};
 )";
   }
 
@@ -318,14 +353,9 @@ struct metalane_reference {
 )";
     for (std::size_t i = 0; i < request_.kernel.parameters.size(); ++i) {
       const KernelParameter& parameter = request_.kernel.parameters[i];
-      if (!is_bound(parameter)) continue;
-      const std::string index = std::to_string(parameter.index);
+      if (!is_bound(parameter) || parameter.count > 0) continue;
       text += std::string("  const ") + (parameter.is_reference ? "metalane_reference" : "metalane_pointer") +
-              " argument_" + std::to_string(i) + "{" +
-              (parameter.attribute == "buffer"
-                   ? "launch.buffers[" + index + "]"
-                   : "group->threadgroup_memory + launch.threadgroup_offsets[" + index + "]") +
-              "};\n";
+              " argument_" + std::to_string(i) + "{" + address(parameter, parameter.index) + "};\n";
     }
     // A kernel that never waits takes all its threads at once, and is a plain loop.
     if (never_waits) {

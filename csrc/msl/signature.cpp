@@ -121,11 +121,20 @@ class SignatureReader {
     for (const Range& range : declarator.attributes) {
       for (const Attribute& attribute : split_attributes(unit_, range)) read_attribute(attribute, bound);
     }
-    const auto count = [&](std::string_view spelling) {
-      return std::count_if(declarator.operators.begin(), declarator.operators.end(),
-                           [&](const Token& token) { return token.is(spelling); });
-    };
-    if (count("*") + count("&") == 0) {
+    if (const auto list = buffer_list(part, declarator)) {
+      bound.parameter.type = types_.resolve(list->element, bindings_);
+      read_pointer(list->element, bound);
+      set_count(list->count, bound);
+    } else if (declarator.operators.empty() && !is_thread_attribute(bound.parameter.attribute) &&
+               !declarator.extents.empty()) {
+      // "constant int shape[3]" is a pointer, as arrays are wherever functions take them.
+      Declarator pointer = declarator;
+      pointer.extents.erase(pointer.extents.begin());
+      bound.parameter.type = array_type(bound.parameter.type, pointer.extents);
+      pointer.extents.clear();
+      pointer.operators.push_back(Token{.text = "*"});
+      read_pointer(pointer, bound);
+    } else if (count(declarator, "*") + count(declarator, "&") == 0) {
       if (!is_thread_attribute(bound.parameter.attribute)) {
         refuse(bound.parameter.at,
                "argument \"" + bound.parameter.name +
@@ -138,9 +147,66 @@ class SignatureReader {
                                        "\" must be a uint or ushort, or a vector of 2 or 3 of them");
       }
     } else {
-      read_pointer(declarator, count("*"), count("&"), bound);
+      read_pointer(declarator, bound);
     }
     bounds_.push_back(std::move(bound));
+  }
+
+  static std::ptrdiff_t count(const Declarator& declarator, std::string_view spelling) {
+    return std::count_if(declarator.operators.begin(), declarator.operators.end(),
+                         [&](const Token& token) { return token.is(spelling); });
+  }
+
+  struct BufferList {
+    Declarator element;
+    std::optional<std::int64_t> count;
+  };
+
+  // "device T* x[N]" or "array<device T*, N> x".
+  std::optional<BufferList> buffer_list(Range part, const Declarator& declarator) const {
+    if (declarator.extents.size() == 1 && count(declarator, "*") == 1 && count(declarator, "&") == 0 &&
+        count(declarator, "(") == 0) {
+      BufferList list{declarator, types_.evaluate(types_.tokens(declarator.extents[0]), bindings_)};
+      list.element.extents.clear();
+      return list;
+    }
+    if (!declarator.operators.empty() || !declarator.extents.empty()) return std::nullopt;
+    for (Index i = part.begin; i < declarator.name_at; ++i) {
+      const Index close =
+          unit_.is_at(i, "array") && unit_.is_at(i + 1, "<") ? unit_.angle_close(i + 1, part.end) : no_index;
+      if (close == no_index) continue;
+      const std::vector<Range> arguments = unit_.split_commas({i + 2, close});
+      if (arguments.size() != 2) return std::nullopt;
+      const std::vector<Declarator> elements = read_declarators(unit_, arguments[0]);
+      if (elements.size() != 1 || count(elements[0], "*") == 0) return std::nullopt;
+      return BufferList{elements[0], types_.evaluate(types_.tokens(arguments[1]), bindings_)};
+    }
+    return std::nullopt;
+  }
+
+  void set_count(std::optional<std::int64_t> count, Bound& bound) {
+    const bool fits = count && *count > 0 && *count <= max_buffers;
+    if (!fits) {
+      refuse(bound.parameter.at, "argument \"" + bound.parameter.name + "\" must be an array of 1 to " +
+                                     std::to_string(max_buffers) + " buffers");
+    }
+    bound.parameter.count = fits ? static_cast<std::uint32_t>(*count) : 1;
+  }
+
+  TypeInfo array_type(const TypeInfo& element, const std::vector<Range>& extents) const {
+    if (extents.empty()) return element;
+    std::uint64_t count = 1;
+    for (const Range& extent : extents) {
+      const auto value = types_.evaluate(types_.tokens(extent), bindings_);
+      count = value && *value > 0 && *value < (1 << 30) && count < (1u << 30)
+                  ? count * static_cast<std::uint64_t>(*value)
+                  : 0;
+    }
+    TypeInfo array;
+    array.name = element.name + "[" + std::to_string(count) + "]";
+    array.size = element.size * count;
+    array.alignment = element.alignment;
+    return array;
   }
 
   void read_attribute(const Attribute& attribute, Bound& bound) {
@@ -164,8 +230,8 @@ class SignatureReader {
     }
   }
 
-  void read_pointer(const Declarator& declarator, std::ptrdiff_t pointers, std::ptrdiff_t references,
-                    Bound& bound) {
+  void read_pointer(const Declarator& declarator, Bound& bound) {
+    const std::ptrdiff_t pointers = count(declarator, "*"), references = count(declarator, "&");
     const bool array_reference = references == 1 && pointers == 0 && !declarator.extents.empty();
     bool is_const = false;
     bool have_space = false;
@@ -182,9 +248,12 @@ class SignatureReader {
     if (!have_space)
       refuse(bound.parameter.at, argument + " must point into device, constant or threadgroup memory");
     if (pointers + references != 1 || (!declarator.extents.empty() && !array_reference)) {
-      refuse(bound.parameter.at, argument +
-                                     ": pointers to pointers and arrays of buffers are not supported on the "
-                                     "CPU device");
+      refuse(bound.parameter.at,
+             argument + ": pointers and references to pointers are not supported on the CPU device");
+    }
+    if (const std::string field = pointer_field(bound.parameter.type.layout.get()); !field.empty()) {
+      refuse(bound.parameter.at, argument + ": \"" + bound.parameter.type.name + "\" has the pointer \"" +
+                                     field + "\": not supported on the CPU device");
     }
     for (const Token& token : declarator.operators) {
       if (token.is("(") && !array_reference) {
@@ -199,20 +268,18 @@ class SignatureReader {
       refuse(bound.parameter.at,
              argument + " cannot have the attribute \"" + bound.parameter.attribute + "\"");
     }
-    if (array_reference) {
-      std::uint64_t count = 1;
-      for (const Range& extent : declarator.extents) {
-        const auto value = types_.evaluate(types_.tokens(extent), bindings_);
-        count = value && *value > 0 && *value < (1 << 30) && count < (1u << 30)
-                    ? count * static_cast<std::uint64_t>(*value)
-                    : 0;
-      }
-      TypeInfo array;
-      array.name = bound.parameter.type.name + "[" + std::to_string(count) + "]";
-      array.size = bound.parameter.type.size * count;
-      array.alignment = bound.parameter.type.alignment;
-      bound.parameter.type = array;
+    if (array_reference) bound.parameter.type = array_type(bound.parameter.type, declarator.extents);
+  }
+
+  // The path of a field that is a pointer; empty where there is none.
+  static std::string pointer_field(const StructLayout* layout) {
+    if (!layout) return {};
+    for (const StructField& field : layout->fields) {
+      if (is_pointer(field.type)) return field.name;
+      if (const std::string inner = pointer_field(field.type.layout.get()); !inner.empty())
+        return field.name + "." + inner;
     }
+    return {};
   }
 
   // Metal gives an argument without an index the lowest one that is free.
@@ -220,27 +287,45 @@ class SignatureReader {
     std::set<std::uint32_t> used;
     for (const Bound& bound : bounds_) {
       if (bound.parameter.attribute != attribute || !bound.has_index) continue;
-      if (!used.insert(bound.parameter.index).second && !bound.conditional) {
-        refuse(bound.parameter.at, "argument \"" + bound.parameter.name + "\": " + std::string(attribute) +
-                                       " index " + std::to_string(bound.parameter.index) + " is used twice");
+      for (std::uint32_t i = 0; i < places(bound); ++i) {
+        const std::uint32_t index = bound.parameter.index + i;
+        if (!used.insert(index).second && !bound.conditional) {
+          refuse(bound.parameter.at, "argument \"" + bound.parameter.name + "\": " + std::string(attribute) +
+                                         " index " + std::to_string(index) + " is used twice");
+        }
       }
     }
     for (Bound& bound : bounds_) {
       if (bound.parameter.attribute != attribute || bound.has_index) continue;
-      std::uint32_t index = 0;
-      while (used.count(index)) ++index;
-      if (index >= max_buffers) refuse(bound.parameter.at, "a kernel has at most 31 buffers");
-      bound.parameter.index = std::min(index, max_buffers - 1);
-      used.insert(index);
+      std::uint32_t index = 0, free = 0;  // the first of `free` indices in a row
+      for (; free < places(bound); ++free) {
+        if (!used.count(index + free)) continue;
+        index += free + 1;
+        free = -1u;
+      }
+      bound.parameter.index = index;
+      for (std::uint32_t i = 0; i < free; ++i) used.insert(index + i);
+    }
+    for (Bound& bound : bounds_) {
+      if (bound.parameter.attribute != attribute) continue;
+      if (bound.parameter.index + places(bound) <= max_buffers) continue;
+      refuse(bound.parameter.at, "a kernel has at most 31 buffers");
+      bound.parameter.index = 0;
     }
   }
+
+  static std::uint32_t places(const Bound& bound) { return std::max(bound.parameter.count, 1u); }
 
   void add_arguments() {
     for (Bound& bound : bounds_) {
       const KernelParameter& parameter = bound.parameter;
       if (parameter.attribute == "buffer" || parameter.attribute == "threadgroup") {
-        kernel_.signature.arguments.push_back({parameter.name, bound.space, bound.access, parameter.index,
-                                               parameter.is_reference, parameter.type});
+        for (std::uint32_t i = 0; i < places(bound); ++i) {
+          const std::string element = parameter.count > 0 ? "[" + std::to_string(i) + "]" : "";
+          kernel_.signature.arguments.push_back({parameter.name + element, bound.space, bound.access,
+                                                 parameter.index + i, parameter.is_reference,
+                                                 parameter.type});
+        }
       }
       kernel_.parameters.push_back(std::move(bound.parameter));
     }
@@ -259,6 +344,79 @@ class SignatureReader {
   Bindings bindings_;
   std::vector<Bound> bounds_;
 };
+
+// Binds the parameters `names` where `pattern`, a type that a template takes, has become `given`.
+class Deduction {
+ public:
+  Deduction(const std::vector<std::string_view>& names, Bindings& bindings)
+      : names_(names), bindings_(bindings) {}
+
+  void match(const TokenList& pattern, const TokenList& given) {
+    const TokenList wanted = bare(pattern), found = bare(given);
+    std::size_t k = 0;
+    for (std::size_t i = 0; i < wanted.size() && k < found.size(); ++i) {
+      if (std::find(names_.begin(), names_.end(), wanted[i].text) == names_.end()) {
+        if (wanted[i].text != found[k].text) return;
+        ++k;
+        continue;
+      }
+      const std::string_view stop = i + 1 < wanted.size() ? wanted[i + 1].text : std::string_view();
+      TokenList argument;
+      for (int depth = 0; k < found.size(); ++k) {
+        if (depth == 0 && !stop.empty() && found[k].text == stop) break;
+        depth += found[k].is("<") ? 1 : found[k].is(">") ? -1 : found[k].is(">>") ? -2 : 0;
+        argument.push_back(found[k]);
+      }
+      if (!argument.empty()) bindings_.emplace(wanted[i].text, std::move(argument));
+    }
+  }
+
+ private:
+  // Without attributes, and without what a template argument leaves to the parameter's type.
+  static TokenList bare(const TokenList& type) {
+    TokenList tokens;
+    for (std::size_t i = 0; i < type.size(); ++i) {
+      if (type[i].is("[") && i + 1 < type.size() && type[i + 1].is("[")) {
+        while (i < type.size() && !(type[i].is("]") && i + 1 < type.size() && type[i + 1].is("]"))) ++i;
+        ++i;
+      } else if (!is_qualifier(type[i].text) && !is_address_space(type[i].text)) {
+        tokens.push_back(type[i]);
+      }
+    }
+    return tokens;
+  }
+
+  const std::vector<std::string_view>& names_;
+  Bindings& bindings_;
+};
+
+// Adds the template arguments that an instantiation leaves to its parameter list.
+void deduce_arguments(const Unit& unit, const TypeTable& types, const Item& instance, Kernel& kernel) {
+  const Item& function = unit.items()[kernel.item];
+  const std::vector<std::string_view> names = types.parameter_names(function.template_params);
+  if (kernel.template_arguments.size() >= names.size()) return;
+  Bindings bindings;
+  const std::vector<Range> wanted = unit.split_commas(function.params);
+  const std::vector<Range> given = unit.split_commas(instance.params);
+  for (std::size_t i = 0; i < std::min(wanted.size(), given.size()); ++i) {
+    const auto pattern = read_declarators(unit, wanted[i]), type = read_declarators(unit, given[i]);
+    if (pattern.size() == 1 && type.size() == 1)
+      Deduction(names, bindings).match(pattern[0].type, type[0].type);
+  }
+  const Bindings defaults = types.bind(function, {});
+  for (std::size_t i = kernel.template_arguments.size(); i < names.size(); ++i) {
+    const auto found = bindings.find(names[i]);
+    if (found == bindings.end()) {
+      if (!defaults.count(names[i])) {
+        kernel.refusal =
+            Kernel::Refusal{instance.name_at, "the instantiation must name its template argument \"" +
+                                                  std::string(names[i]) + "\""};
+      }
+      return;  // defaults are for the compiler to fill in
+    }
+    kernel.template_arguments.push_back(found->second);
+  }
+}
 
 std::string spelled_arguments(const std::vector<TokenList>& arguments) {
   std::string text;
@@ -361,9 +519,7 @@ std::vector<Kernel> read_kernels(const Unit& unit, const TypeTable& types) {
       for (const Range& part : unit.split_commas(item.template_params)) {
         kernel.template_arguments.push_back(types.tokens(part));
       }
-      if (item.template_params.empty() && !unit.items()[found->second].template_params.empty()) {
-        kernel.refusal = Kernel::Refusal{item.name_at, "an instantiation must name its template arguments"};
-      }
+      deduce_arguments(unit, types, item, kernel);
       kernel.signature.name = *name;
       kernel.signature.function =
           std::string(found->first) + "<" + spelled_arguments(kernel.template_arguments) + ">";

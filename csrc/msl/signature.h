@@ -19,6 +19,7 @@ struct KernelParameter {
   std::string name;
   std::string attribute;  // "buffer", "threadgroup", or a thread attribute's name
   std::uint32_t index = 0;
+  std::uint32_t count = 0;  // buffers of an array of buffers, at consecutive indices; 0: no array
   bool is_reference = false;
   TypeInfo type;  // of the pointee, or of the value
   Index at = no_index;
@@ -29,7 +30,7 @@ struct Kernel {
   Index item = no_index;  // the function
   std::vector<TokenList> template_arguments;
   bool is_template = false;
-  Range template_range;                     // the same arguments as tokens of the unit
+  Range template_range;  // those of them that the instantiation spells, as tokens of the unit
   std::vector<KernelParameter> parameters;  // in the order of the function
   // Why this kernel cannot run on the CPU device, and where: thrown when it is asked for.
   struct Refusal {

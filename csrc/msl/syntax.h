@@ -48,6 +48,7 @@ struct Item {
   Index parent = no_index;
   std::vector<Index> children;  // of scopes and records
   bool has_fields = false;      // a record, also one inside a typedef
+  bool is_local = false;        // a record inside a function, which is its parent
   bool is_record() const noexcept { return has_fields; }
 };
 

@@ -96,7 +96,12 @@ Translator::Translator(const Translation& translation) : translation_(translatio
       for (const std::string_view name : item.names) {
         if (is_swizzle(name)) swizzle_fields_.insert(name);
       }
+      for (const Declarator& declarator : read_declarators(unit_, item.tokens)) {
+        if (declarator.bit_field && declarator.name_at != no_index)
+          bit_fields_.insert(unit_.at(declarator.name_at).text);
+      }
     }
+    if (item.is_local) local_records_.emplace(item.tokens.begin, &item);
     if (item.kind == ItemKind::function && item.name_at != no_index &&
         is_rendezvous(unit_.at(item.name_at).text)) {
       own_functions_.insert(unit_.at(item.name_at).text);
@@ -120,7 +125,8 @@ void Translator::emit_items(const std::vector<Index>& items) {
   for (const Index index : items) {
     const Item& item = unit_.items()[index];
     const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
-    if (!member && !translation_.reached[index]) continue;
+    // Namespaces are there even if empty: directives and aliases may name them.
+    if (!member && !translation_.reached[index] && item.kind != ItemKind::scope) continue;
     const auto constant = translation_.constant_items.find(index);
     if (constant != translation_.constant_items.end()) {
       emit_function_constant(index, constant->second);
@@ -178,6 +184,33 @@ void Translator::emit_record(const Item& item) {
   in_record_ = outer;
   emit_range({item.body.end + 1, item.tokens.end});
   in_body_ = outer_body;
+}
+
+// A record inside a function; what it declares behind the brace is left to whoever goes on from there.
+Index Translator::emit_local_record(const Item& item) {
+  const bool outer = std::exchange(in_record_, true);
+  const bool outer_body = std::exchange(in_body_, false);
+  put(unit_.at(item.tokens.begin), unit_.at(item.tokens.begin).text);
+  if (item.names.empty()) raw(" " + local_record_name(item));
+  emit_range({item.tokens.begin + 1, item.body.begin});
+  emit_items(item.children);
+  emit_range({item.body.end, item.body.end + 1});
+  in_record_ = outer;
+  in_body_ = outer_body;
+  return item.body.end + 1;
+}
+
+std::string Translator::local_record_name(const Item& item) const {
+  return item.names.empty() ? "metalane_unnamed_" + std::to_string(item.tokens.begin)
+                            : std::string(item.names.front());
+}
+
+const Item* Translator::record_in(Index i, Index end) const {
+  for (; i < end && !is(i, ";"); ++i) {
+    const auto local = local_records_.find(i);
+    if (local != local_records_.end()) return local->second;
+  }
+  return nullptr;
 }
 
 void Translator::emit_function_constant(Index index, std::string_view name) {
@@ -307,6 +340,8 @@ Index Translator::emit_token(Index i) {
 Index Translator::emit_identifier(Index i) {
   const Token& token = unit_.at(i);
   const std::string_view word = token.text;
+  if (const auto local = local_records_.find(i); local != local_records_.end())
+    return emit_local_record(*local->second);
   if (in_body_ && !threadgroup_type_ && (word == "threadgroup" || is_qualifier(word))) {
     if (threadgroup_declaration_end(i) != no_index) return emit_threadgroup_variables(i);
   }
@@ -352,6 +387,8 @@ Index Translator::emit_constant_qualifier(Index i) {
 // alone where an operand beside the operator is a number that makes this a real division, or one by no zero.
 Index Translator::emit_division(Index i) {
   const Token& sign = unit_.at(i);
+  if (sign.text.back() == '=' && i > 0 && bit_fields_.count(unit_.at(i - 1).text))
+    return emit_bit_field_division(i);
   put(sign, sign.text);
   const bool assigns = sign.text.back() == '=';
   const auto is_real = [&](Index k) {
@@ -363,6 +400,20 @@ Index Translator::emit_division(Index i) {
   if (alone && (divisor.value_or(0) != 0 || is_real(i + 1))) return i + 1;
   raw(assigns ? " ::metal::detail::by =" : " ::metal::detail::by *");
   return i + 1;
+}
+
+// "a.bits /= b" is "a.bits = a.bits / (b)": no reference binds to a bit-field.
+Index Translator::emit_bit_field_division(Index i) {
+  const Range target = {postfix_begin(i), i};
+  Index end = i + 1;
+  for (; !is(end, ";") && !is(end, ",") && !is(end, ")"); ++end) {
+    if (is(end, "(") || is(end, "[") || is(end, "{")) end = unit_.match(end);
+  }
+  put(unit_.at(i), "=");
+  raw(" " + inline_text(target) + " " + unit_.at(i).text[0] + " ::metal::detail::by * (");
+  emit_range({i + 1, end});
+  raw(")");
+  return end;
 }
 
 // Swizzles of several components are calls; single components are plain members.
@@ -407,11 +458,17 @@ Index Translator::emit_member_access(Index i) {
 // Whether the swizzle behind the dot at `dot` is written to: an assignment follows, or ++ or -- on either
 // side.
 bool Translator::is_target(Index dot, Index end) const {
-  while (is(end, ")")) ++end;
+  while (is(end, ")") || is(end, "[")) end = is(end, "[") ? unit_.match(end) + 1 : end + 1;
   static const std::unordered_set<std::string_view> writes = {
       "=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"};
   if (end < unit_.tokens().size() && writes.count(unit_.at(end).text)) return true;
-  Index first = dot;  // of the postfix expression before the dot
+  const Index first = postfix_begin(dot);
+  return first > 0 && (is(first - 1, "++") || is(first - 1, "--"));
+}
+
+// Where the postfix expression that ends before `end` begins.
+Index Translator::postfix_begin(Index end) const {
+  Index first = end;
   for (int part = 0; first > 0 && part < max_postfix_parts; ++part) {
     const Token& token = unit_.at(first - 1);
     const bool bracket = token.is(")") || token.is("]");
@@ -423,7 +480,7 @@ bool Translator::is_target(Index dot, Index end) const {
       break;
     }
   }
-  return first > 0 && (is(first - 1, "++") || is(first - 1, "--"));
+  return first;
 }
 
 // A call of a barrier or collective gets the number of its place as a first argument.
@@ -475,7 +532,9 @@ Index Translator::threadgroup_declaration_end(Index i) const {
     if (is(end, ")") || is(end, "}")) return no_index;
     if (is(end, "(") || is(end, "[") || is(end, "{")) end = unit_.match(end);
   }
-  for (const Declarator& declarator : read_declarators(unit_, {i, end})) {
+  const Item* record = record_in(at, end);
+  for (const Declarator& declarator :
+       read_declarators(unit_, {i, end}, record ? record->tokens.end : no_index)) {
     if (declarator.name_at == no_index) return no_index;
     for (const Token& token : declarator.operators) {
       if (token.is("*") || token.is("&") || token.is("(")) return no_index;
@@ -487,13 +546,13 @@ Index Translator::threadgroup_declaration_end(Index i) const {
 Index Translator::emit_threadgroup_variables(Index i) {
   const Index end = threadgroup_declaration_end(i);
   const Range type = {i, unit_.skip_type(i, end - 1)};
-  for (Index k = type.begin; k < type.end; ++k) {
-    if (is(k, "{")) {
-      unit_.sources().fail(unit_.at(k),
-                           "a threadgroup variable of an unnamed type is not supported on the CPU device");
-    }
+  const Item* record = record_in(i, end);
+  if (record) {
+    emit_local_record(*record);
+    raw(";");
   }
-  for (const Declarator& declarator : read_declarators(unit_, {i, end - 1})) {
+  for (const Declarator& declarator :
+       read_declarators(unit_, {i, end - 1}, record ? record->tokens.end : no_index)) {
     const Token& name = unit_.at(declarator.name_at);
     if (declarator.has_initialiser) {
       unit_.sources().fail(
@@ -502,7 +561,8 @@ Index Translator::emit_threadgroup_variables(Index i) {
     put(name, "auto& " + std::string(name.text));
     raw(" = ::metal::detail::threadgroup_variable<" + std::string(translation_.tag) + ", ");
     threadgroup_type_ = true;
-    for (Index k = type.begin; k < type.end;) {
+    if (record) raw(local_record_name(*record));
+    for (Index k = type.begin; k < type.end && !record;) {
       const bool qualifier = is_qualifier(unit_.at(k).text) && !is(k, "typename");
       k = qualifier ? k + 1 : unit_.skip_attribute(k) != k ? unit_.skip_attribute(k) : emit_token(k);
     }

@@ -57,6 +57,12 @@ class Translator {
   Index emit_identifier(Index i);
   Index emit_constant_qualifier(Index i);
   Index emit_division(Index i);
+  Index emit_bit_field_division(Index i);
+  Index emit_local_record(const Item& item);
+  std::string local_record_name(const Item& item) const;
+  // The record that is defined in a declaration from `i` to `end`; null where there is none.
+  const Item* record_in(Index i, Index end) const;
+  Index postfix_begin(Index end) const;
   Index emit_member_access(Index i);
   Index emit_rendezvous(Index i);
   Index emit_constant_query(Index i);
@@ -78,7 +84,9 @@ class Translator {
   std::vector<Site> sites_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
   std::unordered_set<std::string_view> own_functions_;   // functions named like a rendezvous
-  Token last_;                                           // the last one put
+  std::unordered_set<std::string_view> bit_fields_;
+  std::unordered_map<Index, const Item*> local_records_;  // by their first token
+  Token last_;                                            // the last one put
   bool last_verbatim_ = false;
   bool inline_ = false;  // no line control
   std::size_t line_begin_ = 0;

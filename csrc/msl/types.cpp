@@ -101,6 +101,10 @@ TypeInfo pointer_type(std::string name) {
 
 }  // namespace
 
+bool is_pointer(const TypeInfo& type) {
+  return type.scalar == ScalarType::opaque && type.size == 8 && type.alignment == 8;
+}
+
 // Literals aside, an expression's operands: template parameters, constants, enumerators, sizeof, casts.
 class ConstantNames : public ExpressionNames {
  public:
@@ -149,11 +153,11 @@ class ConstantNames : public ExpressionNames {
   int depth_;
 };
 
-std::vector<Declarator> read_declarators(const Unit& unit, Range range) {
+std::vector<Declarator> read_declarators(const Unit& unit, Range range, Index begin) {
   const std::vector<Token>& tokens = unit.tokens();
   Index end = range.end;
   while (end > range.begin && unit.is_at(end - 1, ";")) --end;
-  const Index begin = unit.skip_type(range.begin, end);
+  if (begin == no_index) begin = unit.skip_type(range.begin, end);
   TokenList type(tokens.begin() + range.begin, tokens.begin() + begin);
   std::vector<Range> leading;
   for (Index i = range.begin; i < begin; ++i) {
@@ -182,6 +186,7 @@ std::vector<Declarator> read_declarators(const Unit& unit, Range range) {
         break;
       } else if (token.is(":")) {
         declarator.bit_field = true;
+        declarator.bit_width = {i + 1, part.end};
         break;
       } else if (token.is("*") || token.is("&") || token.is("(") || token.is("&&") ||
                  (token.is_identifier() && (is_qualifier(token.text) || is_address_space(token.text)))) {
@@ -198,6 +203,10 @@ std::vector<Declarator> read_declarators(const Unit& unit, Range range) {
 TypeTable::TypeTable(const Unit& unit) : unit_(unit) {
   for (Index i = 0; i < unit.items().size(); ++i) {
     const Item& item = unit.items()[i];
+    bool in_function = false;
+    for (Index up = item.parent; up != no_index; up = unit.items()[up].parent)
+      in_function |= unit.items()[up].kind == ItemKind::function;
+    if (in_function) continue;  // its names mean nothing to the kernels' arguments
     if (item.kind == ItemKind::variable) {
       for (const Declarator& declarator : read_declarators(unit, item.tokens)) {
         if (declarator.has_initialiser && declarator.name_at != no_index) {
@@ -414,7 +423,7 @@ std::optional<TypeTable::Resolved> TypeTable::resolve_builtin_template(
     int depth) const {
   if (arguments.empty()) return std::nullopt;
   const TypeInfo element = resolve_counted(arguments[0], bindings, depth + 1).type;
-  if (name == "atomic" || name == "_atomic") return Resolved{element, 0};
+  if (name == "atomic" || name == "_atomic" || name == "uniform") return Resolved{element, 0};
   std::vector<std::int64_t> numbers;
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const auto number = evaluate(arguments[i], bindings, depth + 1);

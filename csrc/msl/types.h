@@ -29,12 +29,14 @@ struct Declarator {
   std::vector<Range> extents;     // contents of each [ ]
   std::vector<Range> attributes;  // contents of each [[ ]]
   bool bit_field = false;
+  Range bit_width;  // the expression behind the colon
   bool has_initialiser = false;
   Range initialiser;
 };
 
-// Reads "type a, *b[2] = ..." in `range`; empty where there is no declarator.
-std::vector<Declarator> read_declarators(const Unit& unit, Range range);
+// Reads "type a, *b[2] = ..." in `range`; empty where there is no declarator. `begin` is where the type ends,
+// if that is known.
+std::vector<Declarator> read_declarators(const Unit& unit, Range range, Index begin = no_index);
 
 class TypeTable {
  public:
@@ -76,6 +78,9 @@ class TypeTable {
   std::optional<std::int64_t> constant(std::string_view name, int depth) const;
   void add_enumerators(const Item& item);
   void place(StructLayout& layout, StructField field, std::uint64_t alignment) const;
+  void place_bits(StructLayout& layout, StructField field, std::uint64_t& end, bool packed) const;
+  bool add_bases(StructLayout& layout, Range bases, const Bindings& bindings, int depth) const;
+  bool is_plain(const Item& item) const;
   std::uint64_t alignas_of(Range range, const Bindings& bindings, int depth) const;
 
   const Unit& unit_;
@@ -87,6 +92,9 @@ class TypeTable {
   // Types and constants looked at: bounds chains that double at each link.
   mutable std::atomic<std::uint32_t> work_{0};
 };
+
+// Whether `type` is that of a pointer.
+bool is_pointer(const TypeInfo& type);
 
 // A scalar, vector, matrix or packed type of the language by name; nothing for other names.
 std::optional<TypeInfo> builtin_type(std::string_view name);

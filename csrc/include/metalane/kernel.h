@@ -56,6 +56,9 @@ struct StructField {
   std::uint64_t count = 0;  // elements of an array (all its dimensions multiplied); 0: not an array
   std::uint64_t offset = 0;
   std::uint64_t size = 0;  // bytes of the whole field
+  // A bit-field's place in the unit of its type at `offset`; bit_width is 0 for other fields.
+  std::uint32_t bit_offset = 0;
+  std::uint32_t bit_width = 0;
 };
 
 struct StructLayout {

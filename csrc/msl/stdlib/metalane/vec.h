@@ -5,6 +5,8 @@
 #ifndef METALANE_STDLIB_VEC_H
 #define METALANE_STDLIB_VEC_H
 
+#include <initializer_list>
+
 #include "scalar.h"
 #include "swizzle.h"
 
@@ -108,6 +110,13 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
     append(next, a);
     append(next, b);
     (append(next, rest), ...);
+  }
+  // A braced list of scalars fills from the front: float4 v = {x} is (x, 0, 0, 0).
+  constexpr vec(std::initializer_list<T> list) : detail::components<T, N>{} {
+    int next = 0;
+    for (const T component : list) {
+      if (next < N) data[next++] = component;
+    }
   }
   template <class U, class = enable_if_t<!is_same_v<T, U>>>
   explicit constexpr vec(const vec<U, N>& other) : detail::components<T, N>{} {
@@ -218,6 +227,20 @@ struct swizzled : vec<T, N> {
       : value_type(target[order]...), target_(target), order_{static_cast<unsigned char>(order)...} {}
   constexpr swizzled(const swizzled&) = default;
 
+  // v.xyz[i] = x writes through as well.
+  template <class I>
+  constexpr T& operator[](I index) && {
+    return target_ != nullptr ? target_[order_[index]] : this->data[index];
+  }
+  template <class I>
+  constexpr T& operator[](I index) & {
+    return this->data[index];
+  }
+  template <class I>
+  constexpr const T& operator[](I index) const& {
+    return this->data[index];
+  }
+
   constexpr swizzled& operator=(value_type value) & {
     value_type::operator=(value);
     return *this;
@@ -321,6 +344,7 @@ struct packed_vector : detail::components<typename V::element_type, V::size> {
   template <class A, class B, class... Rest,
             class = decltype(V(declval<A>(), declval<B>(), declval<Rest>()...))>
   constexpr packed_vector(const A& a, const B& b, const Rest&... rest) : packed_vector(V(a, b, rest...)) {}
+  constexpr packed_vector(std::initializer_list<T> list) : packed_vector(V(list)) {}
   template <class U, class = enable_if_t<!is_same_v<T, U>>>
   explicit constexpr packed_vector(const vec<U, N>& other) : packed_vector(V(other)) {}
   template <class U, class = enable_if_t<!is_same_v<T, U>>>
