@@ -348,8 +348,7 @@ class SignatureReader {
 // Binds the parameters `names` where `pattern`, a type that a template takes, has become `given`.
 class Deduction {
  public:
-  Deduction(const std::vector<std::string_view>& names, Bindings& bindings)
-      : names_(names), bindings_(bindings) {}
+  Deduction(const TypeTable::Names& names, Bindings& bindings) : names_(names), bindings_(bindings) {}
 
   void match(const TokenList& pattern, const TokenList& given) {
     const TokenList wanted = bare(pattern), found = bare(given);
@@ -386,14 +385,14 @@ class Deduction {
     return tokens;
   }
 
-  const std::vector<std::string_view>& names_;
+  const TypeTable::Names& names_;
   Bindings& bindings_;
 };
 
 // Adds the template arguments that an instantiation leaves to its parameter list.
 void deduce_arguments(const Unit& unit, const TypeTable& types, const Item& instance, Kernel& kernel) {
   const Item& function = unit.items()[kernel.item];
-  const std::vector<std::string_view> names = types.parameter_names(function.template_params);
+  const TypeTable::Names names = TypeTable::parameter_names(unit, function.template_params);
   if (kernel.template_arguments.size() >= names.size()) return;
   Bindings bindings;
   const std::vector<Range> wanted = unit.split_commas(function.params);

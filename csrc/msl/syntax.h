@@ -83,6 +83,8 @@ class Unit {
   bool qualifies_member(Index i) const;
   // The first token behind the parameters of `item`, a function, and what qualifies them.
   Index signature_end(const Item& item) const;
+  // Where the postfix expression that ends before `end` begins: "a.b[i]->c".
+  Index postfix_begin(Index end) const;
   // Where the declarator begins in a declaration that begins at `i`: behind specifiers and type.
   Index skip_type(Index i, Index end) const;
 

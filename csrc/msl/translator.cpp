@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint32_t max_blank_lines = 8;
 constexpr std::size_t max_indent = 200;
-constexpr int max_postfix_parts = 100;  // "a.b[i]->c": keeps endless chains linear
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -89,7 +88,8 @@ bool is_swizzle(std::string_view name) {
          name.find_first_not_of("rgba") == std::string_view::npos;
 }
 
-Translator::Translator(const Translation& translation) : translation_(translation), unit_(translation.unit) {
+Translator::Translator(const Translation& translation)
+    : translation_(translation), unit_(translation.unit), overloads_(unit_, translation.reached) {
   for (const Item& item : unit_.items()) {
     const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
     if (member && item.kind == ItemKind::variable) {
@@ -121,12 +121,12 @@ std::string Translator::inline_text(Range range) {
 }
 
 void Translator::emit_items(const std::vector<Index>& items) {
-  std::unordered_map<std::string, Index> seen;
   for (const Index index : items) {
     const Item& item = unit_.items()[index];
     const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
     // Namespaces are there even if empty: directives and aliases may name them.
     if (!member && !translation_.reached[index] && item.kind != ItemKind::scope) continue;
+    own_name_ = item.name_at;
     const auto constant = translation_.constant_items.find(index);
     if (constant != translation_.constant_items.end()) {
       emit_function_constant(index, constant->second);
@@ -134,33 +134,12 @@ void Translator::emit_items(const std::vector<Index>& items) {
       emit_range({item.tokens.begin, item.body.begin});
       emit_items(item.children);
       emit_range({item.body.end, item.tokens.end});
-    } else if (is_repeated(item, seen)) {
+    } else if (overloads_.is_repeated(index)) {
       continue;
     } else if (item.is_record()) {
       emit_record(item);
     } else if (item.kind == ItemKind::function) {
-      bool is_static = member || !translation_.internal_linkage || unit_.at(item.name_at).is("operator");
-      for (Index i = item.tokens.begin; i < item.name_at; ++i)
-        is_static |= is(i, "static") || is(i, "extern");
-      // Neither an explicit specialisation nor a member defined outside its class may have a storage class.
-      is_static |= (item.is_template && item.template_params.empty()) || is(item.name_at - 1, "::");
-      Index begin = item.tokens.begin;
-      if (!is_static && item.is_template) {
-        begin = item.template_params.end + 1;
-        emit_range({item.tokens.begin, begin});
-      }
-      if (!is_static) raw(" static ");
-      // "template <> int f(int)" inside a class, which GCC refuses: a plain overload is preferred alike.
-      if (member && item.is_template && item.template_params.empty() && is(item.name_at + 1, "(")) {
-        begin = item.template_params.end + 1;
-      }
-      const Index body = item.body.end != 0 ? item.body.begin : item.tokens.end;
-      head_ = {item.tokens.begin, body};
-      emit_range({begin, body});
-      head_ = {};
-      in_body_ = true;
-      emit_range({body, item.tokens.end});
-      in_body_ = false;
+      emit_function(index, member);
     } else {
       emit_range(item.tokens);
       if (!member || item.kind != ItemKind::variable) continue;
@@ -173,6 +152,35 @@ void Translator::emit_items(const std::vector<Index>& items) {
       }
     }
   }
+}
+
+void Translator::emit_function(Index index, bool member) {
+  const Item& item = unit_.items()[index];
+  bool is_static = member || !translation_.internal_linkage || unit_.at(item.name_at).is("operator");
+  for (Index i = item.tokens.begin; i < item.name_at; ++i) is_static |= is(i, "static") || is(i, "extern");
+  // Neither an explicit specialisation nor a member defined outside its class may have a storage class.
+  is_static |= (item.is_template && item.template_params.empty()) || is(item.name_at - 1, "::");
+  const Index body = item.body.end != 0 ? item.body.begin : item.tokens.end;
+  const Index outer = std::exchange(function_, index);
+  head_ = {item.tokens.begin, body};
+  Index begin = item.tokens.begin;
+  if (item.is_template && (!is_static || overloads_.carries_spaces(index))) {
+    begin = item.template_params.end + 1;
+    emit_range({item.tokens.begin, begin - 1});
+    if (overloads_.carries_spaces(index)) raw(", class metalane_spaces");
+    emit_range({begin - 1, begin});
+  }
+  if (!is_static) raw(" static ");
+  // "template <> int f(int)" inside a class, which GCC refuses: a plain overload is preferred alike.
+  if (member && item.is_template && item.template_params.empty() && is(item.name_at + 1, "(")) {
+    begin = item.template_params.end + 1;
+  }
+  emit_range({begin, body});
+  head_ = {};
+  in_body_ = true;
+  emit_range({body, item.tokens.end});
+  in_body_ = false;
+  function_ = outer;
 }
 
 void Translator::emit_record(const Item& item) {
@@ -225,46 +233,6 @@ void Translator::emit_function_constant(Index index, std::string_view name) {
   }
   put(place, name);
   raw(" = " + value.initialiser + ";");
-}
-
-// Whether an item reads like an earlier one of its scope once address spaces are gone. Bodies must agree: a
-// declaration that means something else for another address space cannot be told apart in C++.
-bool Translator::is_repeated(const Item& item, std::unordered_map<std::string, Index>& seen) {
-  const bool function = item.kind == ItemKind::function && item.body.end != 0;
-  const bool record = item.kind == ItemKind::record && item.is_template;
-  if ((!function && !record) || item.is_kernel) return false;
-  const Range head = {item.tokens.begin, function ? unit_.signature_end(item) : item.body.begin - 1};
-  const auto index = static_cast<Index>(&item - unit_.items().data());
-  const auto [other, fresh] = seen.emplace(comparable(head), index);
-  if (fresh) return false;
-  const Item& first = unit_.items()[other->second];
-  const Range first_rest = {function ? unit_.signature_end(first) : first.body.begin - 1, first.tokens.end};
-  if (comparable({head.end, item.tokens.end}) == comparable(first_rest)) return true;
-  const Token& first_place = unit_.at(first.name_at);
-  unit_.sources().fail(unit_.at(item.name_at),
-                       "\"" + std::string(unit_.at(item.name_at).text) +
-                           "\" differs from its declaration in " + unit_.sources().name(first_place.file) +
-                           ":" + std::to_string(first_place.line) +
-                           " by address space alone and has another body: not supported on the CPU device");
-}
-
-std::string Translator::comparable(Range range) const {
-  std::string text;
-  for (Index i = range.begin; i < range.end; ++i) {
-    if (const Index behind = unit_.skip_attribute(i); behind != i) {
-      i = behind - 1;
-      continue;
-    }
-    const std::string_view word = unit_.at(i).text;
-    if (word == "constant" && !unit_.qualifies_member(i)) {
-      const bool doubled = is(i + 1, "const") || (i > range.begin && is(i - 1, "const"));
-      if (!doubled) text += "const ";
-    } else if (!is_address_space(word) && word != "inline" && word != "static" && word != "constexpr") {
-      text += word;
-      text += ' ';
-    }
-  }
-  return text;
 }
 
 // ---- output
@@ -325,6 +293,10 @@ Index Translator::emit_token(Index i) {
       put(token, number_text(token.text));
       return i + 1;
     case TokenKind::punctuator:
+      if (i == half_closed_) {
+        put(token, ">");
+        return i + 1;
+      }
       if (unit_.attribute_at(i)) return unit_.match(i) + 1;
       if (token.is(".") || token.is("->")) return emit_member_access(i);
       if (token.is("/") || token.is("%") || token.is("/=") || token.is("%=")) return emit_division(i);
@@ -358,6 +330,9 @@ Index Translator::emit_identifier(Index i) {
   if (word == "is_function_constant_defined" && is(i + 1, "(")) return emit_constant_query(i);
   check_supported(i);
   if (is_rendezvous(word)) return emit_rendezvous(i);
+  if (overloads_.marks_function(word)) return emit_marked_function(i);
+  if (overloads_.marks_template(word) && is(i + 1, "<") && unit_.match(i + 1) != no_index)
+    return emit_marked_template(i);
   if (in_record_ && swizzle_fields_.count(word)) {
     put(token, "metalane_field_" + std::string(word));
     return i + 1;
@@ -404,7 +379,7 @@ Index Translator::emit_division(Index i) {
 
 // "a.bits /= b" is "a.bits = a.bits / (b)": no reference binds to a bit-field.
 Index Translator::emit_bit_field_division(Index i) {
-  const Range target = {postfix_begin(i), i};
+  const Range target = {unit_.postfix_begin(i), i};
   Index end = i + 1;
   for (; !is(end, ";") && !is(end, ",") && !is(end, ")"); ++end) {
     if (is(end, "(") || is(end, "[") || is(end, "{")) end = unit_.match(end);
@@ -422,6 +397,7 @@ Index Translator::emit_member_access(Index i) {
   put(dot, dot.text);
   if (i + 1 >= unit_.tokens().size() || !unit_.at(i + 1).is_identifier()) return i + 1;
   const Token& member = unit_.at(i + 1);
+  if (overloads_.marks_function(member.text)) return emit_marked_function(i + 1);
   if (!is_swizzle(member.text) || is(i + 2, "(")) {
     put(member, member.text);
     return i + 2;
@@ -462,25 +438,8 @@ bool Translator::is_target(Index dot, Index end) const {
   static const std::unordered_set<std::string_view> writes = {
       "=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"};
   if (end < unit_.tokens().size() && writes.count(unit_.at(end).text)) return true;
-  const Index first = postfix_begin(dot);
+  const Index first = unit_.postfix_begin(dot);
   return first > 0 && (is(first - 1, "++") || is(first - 1, "--"));
-}
-
-// Where the postfix expression that ends before `end` begins.
-Index Translator::postfix_begin(Index end) const {
-  Index first = end;
-  for (int part = 0; first > 0 && part < max_postfix_parts; ++part) {
-    const Token& token = unit_.at(first - 1);
-    const bool bracket = token.is(")") || token.is("]");
-    if (bracket) {
-      first = unit_.match(first - 1);
-    } else if (token.is_identifier() || token.is(".") || token.is("->") || token.is("::")) {
-      --first;
-    } else {
-      break;
-    }
-  }
-  return first;
 }
 
 // A call of a barrier or collective gets the number of its place as a first argument.
@@ -507,6 +466,50 @@ Index Translator::emit_rendezvous(Index i) {
   raw("::metal::detail::site{" + std::to_string(sites_.size()) + (empty ? "u}" : "u}, "));
   sites_.push_back({name.text, name});
   return open + 1;
+}
+
+// A function that address spaces choose among others of its name: a parameter or an argument says which.
+Index Translator::emit_marked_function(Index i) {
+  const Token& name = unit_.at(i);
+  Index open = i + 1;
+  if (is(open, "<") && unit_.match(open) != no_index) open = unit_.match(open) + 1;
+  const bool own = function_ != no_index && unit_.items()[function_].name_at == i;
+  const bool declared = i > 0 && unit_.at(i - 1).is_identifier() && !is(i - 1, "return") &&
+                        !is(i - 1, "else") && !is(i - 1, "do") && !is(i - 1, "case");
+  put(name, name.text);
+  if (!is(open, "(") || (declared && !own)) return i + 1;
+  emit_range({i + 1, open});
+  put(unit_.at(open), "(");
+  const Index close = unit_.match(open);
+  const bool empty = open + 1 == close || (own && is(open + 1, "void") && open + 2 == close);
+  raw(own ? overloads_.parameter(function_) : overloads_.argument(i, open, function_));
+  if (!empty) raw(", ");
+  return empty ? close : open + 1;
+}
+
+// A template that is specialised by address space: pointer types among its arguments say which they mean.
+Index Translator::emit_marked_template(Index i) {
+  const Token& name = unit_.at(i);
+  const Index close = unit_.match(i + 1);
+  put(name, name.text);
+  put(unit_.at(i + 1), "<");
+  const bool own = i == own_name_;
+  bool first = true;
+  for (const Range& part : unit_.split_commas({i + 2, close})) {
+    if (!std::exchange(first, false)) raw(",");
+    const std::string space = overloads_.template_argument(part, function_);
+    if (!space.empty())
+      raw((own ? "::metal::detail::pointer_in<" : "::metal::detail::in_space_t<") + space + ", ");
+    emit_range(part);
+    if (!space.empty()) raw(">");
+  }
+  if (!is(close, ">>") || half_closed_ == close) {
+    raw(" >");
+    return close + 1;
+  }
+  raw(" >");
+  half_closed_ = close;
+  return close;
 }
 
 Index Translator::emit_constant_query(Index i) {

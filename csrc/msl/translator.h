@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "msl/overloads.h"
 #include "msl/signature.h"
 #include "msl/syntax.h"
 
@@ -48,8 +49,7 @@ class Translator {
   void emit_items(const std::vector<Index>& items);
   void emit_record(const Item& item);
   void emit_function_constant(Index item, std::string_view name);
-  bool is_repeated(const Item& item, std::unordered_map<std::string, Index>& seen);
-  std::string comparable(Range range) const;
+  void emit_function(Index index, bool member);
 
   void emit_range(Range range);
   // Each returns the index behind what it emitted.
@@ -62,9 +62,10 @@ class Translator {
   std::string local_record_name(const Item& item) const;
   // The record that is defined in a declaration from `i` to `end`; null where there is none.
   const Item* record_in(Index i, Index end) const;
-  Index postfix_begin(Index end) const;
   Index emit_member_access(Index i);
   Index emit_rendezvous(Index i);
+  Index emit_marked_function(Index i);
+  Index emit_marked_template(Index i);
   Index emit_constant_query(Index i);
   Index emit_threadgroup_variables(Index i);
   Index emit_array_designators(Index i);
@@ -80,6 +81,7 @@ class Translator {
 
   const Translation& translation_;
   const Unit& unit_;
+  const Overloads overloads_;
   std::string out_;
   std::vector<Site> sites_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
@@ -96,7 +98,10 @@ class Translator {
   bool in_body_ = false;
   bool in_record_ = false;
   bool threadgroup_type_ = false;
-  Range head_;  // the tokens of a function before its body
+  Range head_;                    // the tokens of a function before its body
+  Index function_ = no_index;     // the item that is being emitted, where it is one
+  Index own_name_ = no_index;     // the name that the item being emitted declares
+  Index half_closed_ = no_index;  // a ">>" whose first half has been emitted
 };
 
 // A literal of MSL as C++: 1.0 is a float, 1.0h a half, 1.0bf a bfloat.

@@ -265,15 +265,15 @@ std::optional<std::int64_t> TypeTable::evaluate(const TokenList& expression, con
   return msl::evaluate(expression, ConstantNames(*this, bindings, depth));
 }
 
-std::vector<std::string_view> TypeTable::parameter_names(Range template_params) const {
-  std::vector<std::string_view> names;
-  for (const Range& part : unit_.split_commas(template_params)) {
+TypeTable::Names TypeTable::parameter_names(const Unit& unit, Range template_params) {
+  Names names;
+  for (const Range& part : unit.split_commas(template_params)) {
     std::string_view name;
-    for (Index i = part.begin; i < part.end && !unit_.is_at(i, "="); ++i) {
-      if (unit_.is_at(i, "<") && unit_.angle_close(i, part.end) != no_index) {
-        i = unit_.angle_close(i, part.end);
-      } else if (unit_.at(i).is_identifier()) {
-        name = unit_.at(i).text;
+    for (Index i = part.begin; i < part.end && !unit.is_at(i, "="); ++i) {
+      if (unit.is_at(i, "<") && unit.angle_close(i, part.end) != no_index) {
+        i = unit.angle_close(i, part.end);
+      } else if (unit.at(i).is_identifier()) {
+        name = unit.at(i).text;
       }
     }
     names.push_back(name);
@@ -283,7 +283,7 @@ std::vector<std::string_view> TypeTable::parameter_names(Range template_params) 
 
 Bindings TypeTable::bind(const Item& item, const std::vector<TokenList>& arguments) const {
   Bindings bindings;
-  const std::vector<std::string_view> names = parameter_names(item.template_params);
+  const Names names = parameter_names(unit_, item.template_params);
   const std::vector<Range> parts = unit_.split_commas(item.template_params);
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (i < arguments.size()) {

@@ -48,8 +48,9 @@ class TypeTable {
   std::optional<std::int64_t> evaluate(const TokenList& expression, const Bindings& bindings) const;
   std::shared_ptr<const StructLayout> layout(const std::string& name) const;
   TokenList tokens(Range range) const;
+  using Names = std::vector<std::string_view>;
   // Names of the parameters of a template header.
-  std::vector<std::string_view> parameter_names(Range template_params) const;
+  static Names parameter_names(const Unit& unit, Range template_params);
   // The parameters of `item` bound to `arguments`, with defaults for those that are not given.
   Bindings bind(const Item& item, const std::vector<TokenList>& arguments) const;
 
