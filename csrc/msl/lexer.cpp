@@ -21,9 +21,8 @@ constexpr std::string_view single_punctuators = "{}[]()<>;:?.,+-*/%&|^~!=#@";
 
 class Lexer {
  public:
-  Lexer(const SourceSet& sources, SourceFile& file, std::uint16_t index,
-        const std::vector<std::size_t>& splices)
-      : sources_(sources), file_(file), text_(file.text), index_(index), splices_(splices) {}
+  Lexer(const SourceSet& sources, SourceFile& file, std::uint16_t index)
+      : sources_(sources), file_(file), text_(file.text), index_(index), splices_(file.splices) {}
 
   void run() {
     file_.tokens.reserve(text_.size() / 4);
@@ -155,9 +154,8 @@ class Lexer {
 
 }  // namespace
 
-void lex(const SourceSet& sources, SourceFile& file, std::uint16_t index,
-         const std::vector<std::size_t>& splices) {
-  Lexer(sources, file, index, splices).run();
+void lex(const SourceSet& sources, SourceFile& file, std::uint16_t index) {
+  Lexer(sources, file, index).run();
 }
 
 }  // namespace metalane::msl

@@ -139,18 +139,6 @@ ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constan
   return {true, *text};
 }
 
-const FunctionConstant* find_constant(const std::vector<FunctionConstantDeclaration>& constants,
-                                      const ConstantValue& value) {
-  for (const auto& declared : constants) {
-    const auto* name = std::get_if<std::string>(&value.key);
-    const auto* index = std::get_if<std::uint32_t>(&value.key);
-    if ((name && *name == declared.constant.name) || (index && *index == declared.constant.index)) {
-      return &declared.constant;
-    }
-  }
-  return nullptr;
-}
-
 class ModuleWriter {
  public:
   explicit ModuleWriter(const ModuleRequest& request)
@@ -428,6 +416,18 @@ std::string module_prologue() {
 #undef asm
 #pragma GCC diagnostic ignored "-Wnarrowing"
 )";
+}
+
+const FunctionConstant* find_constant(const std::vector<FunctionConstantDeclaration>& constants,
+                                      const ConstantValue& value) {
+  for (const auto& declared : constants) {
+    const auto* name = std::get_if<std::string>(&value.key);
+    const auto* index = std::get_if<std::uint32_t>(&value.key);
+    if ((name && *name == declared.constant.name) || (index && *index == declared.constant.index)) {
+      return &declared.constant;
+    }
+  }
+  return nullptr;
 }
 
 std::string write_module(const ModuleRequest& request) { return ModuleWriter(request).write(); }

@@ -1,6 +1,7 @@
 // Program: reads a source once, answers questions about it, emits modules.
 #include "msl/msl.h"
 
+#include <deque>
 #include <utility>
 
 #include "core/hash.h"
@@ -31,6 +32,33 @@ class ProgramImpl final : public Program {
   }
 
   const std::vector<KernelSignature>& kernels() const override { return signatures_; }
+
+  KernelSignature signature(const std::string& name,
+                            const std::vector<ConstantValue>& constants) const override {
+    const Kernel& kernel = find(name);
+    std::deque<std::string> texts;  // what the bound tokens refer to
+    Bindings values;
+    for (const ConstantValue& value : constants) {
+      const FunctionConstant* constant = find_constant(constants_, value);
+      if (!constant || std::holds_alternative<double>(value.value)) continue;
+      texts.push_back(std::visit(
+          [](auto number) {
+            return number < decltype(number)() ? "(" + std::to_string(number) + ")" : std::to_string(number);
+          },
+          value.value));
+      values[constant->name] = {Token{.text = texts.back(), .kind = TokenKind::number}};
+    }
+    KernelSignature signature = kernel.signature;
+    signature.arguments.clear();
+    for (std::size_t i = 0; i < kernel.guards.size(); ++i) {
+      const TokenList& guard = kernel.guards[i];
+      const bool absent = !guard.empty() && types_.evaluate_guard(guard, values).value_or(1) == 0;
+      if (!absent) signature.arguments.push_back(kernel.signature.arguments[i]);
+    }
+    return signature;
+  }
+
+  std::string explain(const std::string& messages) const override { return sources_.explain(messages); }
 
   std::shared_ptr<const StructLayout> layout(const std::string& struct_name) const override {
     return types_.layout(struct_name);

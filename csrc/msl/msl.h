@@ -27,6 +27,12 @@ class Program {
 
   // Every kernel: non-template ones, and explicit instantiations with [[host_name("...")]].
   virtual const std::vector<KernelSignature>& kernels() const = 0;
+  // The kernel's signature once `constants` are given: without the arguments whose [[function_constant(c)]]
+  // is false. Throws KernelNotFoundError.
+  virtual KernelSignature signature(const std::string& kernel,
+                                    const std::vector<ConstantValue>& constants) const = 0;
+  // The messages of the compiler that took an adapted text, with the lines of the source that they name.
+  virtual std::string explain(const std::string& messages) const = 0;
   // The layout of a struct or union of the source, by name; null where there is none or it is a template.
   virtual std::shared_ptr<const StructLayout> layout(const std::string& struct_name) const = 0;
   // The expanded token stream, one canonical text: equal texts mean equal programs.

@@ -244,23 +244,23 @@ std::vector<std::string> Overloads::given(Index name, Index open, Index index) c
 
 std::string Overloads::argument(Index name, Index open, Index index) const {
   const std::vector<std::string> spaces = given(name, open, index);
-  std::vector<bool> needed(spaces.size(), true);
+  std::vector<bool> needed(spaces.size());
   for (const Index candidate : by_name_.at(unit_.at(name).text)) {
     const std::vector<std::string> places = wanted(unit_.items()[candidate]);
     if (places.size() != spaces.size()) continue;
-    for (std::size_t i = 0; i < spaces.size(); ++i)
-      needed[i] = needed[i] && conflicting_.count(candidate) && !places[i].empty();
+    for (std::size_t i = 0; i < spaces.size(); ++i) needed[i] = needed[i] || !places[i].empty();
   }
   std::string text;
   for (std::size_t i = 0; i < spaces.size(); ++i) {
-    if (needed[i] && spaces[i].empty()) {
+    const bool unknown = spaces[i] == unknown_space;
+    if (needed[i] && unknown) {
       const std::string what = i == 0 ? "object" : "argument " + std::to_string(i);
       unit_.sources().fail(unit_.at(name),
                            "which \"" + std::string(unit_.at(name).text) +
                                "\" is meant depends on the address space of its " + what +
                                ", which cannot be told here: not supported on the CPU device");
     }
-    text += (text.empty() ? "" : ", ") + (spaces[i].empty() ? "0" : spaces[i]);
+    text += (text.empty() ? "" : ", ") + (spaces[i].empty() || unknown ? "0" : spaces[i]);
   }
   return "::metal::detail::spaces<" + text + ">{}";
 }

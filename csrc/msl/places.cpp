@@ -34,8 +34,9 @@ void note(std::unordered_map<std::string_view, Place>& places, std::string_view 
 }  // namespace
 
 std::string Place::target() const {
-  if (extents > 0) return object();
-  return levels.size() > 1 ? levels[1] : "";
+  if (extents > 0 || levels.empty()) return object();
+  if (levels.size() == 1) return "";
+  return levels[1].empty() ? std::string(unknown_space) : levels[1];
 }
 
 Place Place::dereferenced() const {
@@ -45,8 +46,8 @@ Place Place::dereferenced() const {
 }
 
 Place Place::value() const {
+  if (levels.empty()) return {};
   Place place{{thread_space}, 0};
-  if (levels.empty()) return place;
   place.levels.insert(place.levels.end(), levels.begin() + (extents > 0 ? 0 : 1), levels.end());
   return place;
 }
@@ -163,6 +164,7 @@ class Places::Reader {
   }
 
   Place read_primary(Range range) const {
+    if (is(range.begin, "[")) return {};  // a lambda
     if (!unit_.at(range.begin).is_identifier()) return Place{{thread_space}, 0};
     if (is(range.begin, "this")) {
       const Place self{{thread_space, places_.object_space(item_)}, 0};
@@ -197,14 +199,17 @@ class Places::Reader {
     const bool member = item_.parent != no_index && unit_.items()[item_.parent].is_record();
     if (member && places_.fields_.count(name)) return field(Place{{places_.object_space(item_)}, 0}, name);
     const auto global = places_.globals_.find(name);
-    return global == places_.globals_.end() ? Place() : global->second;
+    // Enumerators and template parameters.
+    return global == places_.globals_.end() ? Place{{thread_space}, 0} : global->second;
   }
 
   // The member of an object: where the object is.
   Place field(const Place& object, std::string_view name) const {
     Place place{{object.object()}, 0};
     const auto found = places_.fields_.find(name);
-    if (found == places_.fields_.end() || found->second.levels.empty()) return place;
+    if (found == places_.fields_.end()) return place;
+    if (found->second.levels.empty()) place.levels.emplace_back(unknown_space);
+    if (found->second.levels.empty()) return place;
     place.extents = found->second.extents;
     place.levels.insert(place.levels.end(), found->second.levels.begin() + 1, found->second.levels.end());
     return place;

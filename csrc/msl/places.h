@@ -11,15 +11,17 @@
 
 namespace metalane::msl {
 
+constexpr std::string_view unknown_space = "?";
+
 // The spaces of an object, of what it points to, of what that points to, and so on. Each is a number in text,
-// or an expression of the emitted program where it comes with a template argument.
+// an expression of the emitted program where it comes with a template argument, or unknown_space.
 struct Place {
   std::vector<std::string> levels;
   std::size_t extents = 0;  // dimensions of an array
 
-  // Where the object stands; empty where that is not known.
-  std::string object() const { return levels.empty() ? "" : levels[0]; }
-  // Where it points, an array to its elements; empty where it is no pointer, or it is not known.
+  // Where the object stands.
+  std::string object() const { return levels.empty() ? std::string(unknown_space) : levels[0]; }
+  // Where it points, an array to its elements; empty where it is no pointer.
   std::string target() const;
   Place dereferenced() const;
   // What its value is once copied: an object of the thread.

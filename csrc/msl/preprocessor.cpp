@@ -275,7 +275,9 @@ class Preprocessor {
     const HeaderName header = header_name(word, rest);
     const auto* found = find_header(header);
     if (!found) {
-      if (is_metal_header(header.name)) return;
+      // Tensor operations: kernels that use them are refused, others are not.
+      const bool refused_later = header.name.starts_with("MetalPerformancePrimitives/");
+      if (is_metal_header(header.name) || refused_later) return;
       sources_.fail(word, "header \"" + header.name + "\" is not registered");
     }
     if (once_.count(found->first)) return;

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace metalane::msl {
 namespace {
 
 constexpr std::uint32_t max_buffers = 31;  // Metal's table of buffer arguments
+constexpr int max_type_depth = 3;          // aliases and records looked into for what is not supported
 
 constexpr std::string_view thread_attributes[] = {
     "thread_position_in_grid",
@@ -93,7 +95,7 @@ class SignatureReader {
     Access access = Access::read_write;
     AddressSpace space = AddressSpace::device;
     bool has_index = false;
-    bool conditional = false;  // [[function_constant(x)]]: may share an index
+    Range guard;  // of [[function_constant(x)]]: may share an index
   };
 
   void refuse(Index at, const std::string& what) {
@@ -111,12 +113,10 @@ class SignatureReader {
     bound.parameter.at = declarator.name_at;
     bound.parameter.name = unit_.at(declarator.name_at).text;
     bound.parameter.type = types_.resolve(declarator, bindings_);
-    for (Index i = part.begin; i < part.end; ++i) {
-      if (unsupported_word(unit_, i)) {
-        refuse(i, "argument \"" + bound.parameter.name + "\": " + std::string(unit_.at(i).text) +
-                      " is not supported on the CPU device");
-        return;
-      }
+    if (const std::string_view word = unsupported_in(part, 0); !word.empty()) {
+      refuse(part.begin, "argument \"" + bound.parameter.name + "\": " + std::string(word) +
+                             " is not supported on the CPU device");
+      return;
     }
     for (const Range& range : declarator.attributes) {
       for (const Attribute& attribute : split_attributes(unit_, range)) read_attribute(attribute, bound);
@@ -150,6 +150,20 @@ class SignatureReader {
       read_pointer(declarator, bound);
     }
     bounds_.push_back(std::move(bound));
+  }
+
+  // A word for what the CPU device has not, in `range` or in the types that it names.
+  std::string_view unsupported_in(Range range, int depth) const {
+    for (Index i = range.begin; i < range.end; ++i) {
+      if (!unit_.at(i).is_identifier()) continue;
+      if (unsupported_word(unit_, i)) return unit_.at(i).text;
+      for (const Index index : types_.declarations(unit_.at(i).text)) {
+        const Item& item = unit_.items()[index];
+        if (depth >= max_type_depth || item.tokens.contains(i)) continue;
+        if (const std::string_view word = unsupported_in(item.tokens, depth + 1); !word.empty()) return word;
+      }
+    }
+    return {};
   }
 
   static std::ptrdiff_t count(const Declarator& declarator, std::string_view spelling) {
@@ -221,7 +235,7 @@ class SignatureReader {
       bound.parameter.index = static_cast<std::uint32_t>(*index);
       bound.has_index = true;
     } else if (attribute.name == "function_constant") {
-      bound.conditional = true;
+      bound.guard = attribute.argument;
     } else if (is_thread_attribute(attribute.name)) {
       bound.parameter.attribute = attribute.name;
     } else if (attribute.name != "maybe_unused" && attribute.name != "id") {
@@ -233,6 +247,8 @@ class SignatureReader {
   void read_pointer(const Declarator& declarator, Bound& bound) {
     const std::ptrdiff_t pointers = count(declarator, "*"), references = count(declarator, "&");
     const bool array_reference = references == 1 && pointers == 0 && !declarator.extents.empty();
+    if (count(declarator, "(") > 0 && !array_reference)
+      refuse(bound.parameter.at, "function pointers are not supported on the CPU device");
     bool is_const = false;
     bool have_space = false;
     for (const Token& token : declarator.type) {
@@ -254,11 +270,6 @@ class SignatureReader {
     if (const std::string field = pointer_field(bound.parameter.type.layout.get()); !field.empty()) {
       refuse(bound.parameter.at, argument + ": \"" + bound.parameter.type.name + "\" has the pointer \"" +
                                      field + "\": not supported on the CPU device");
-    }
-    for (const Token& token : declarator.operators) {
-      if (token.is("(") && !array_reference) {
-        refuse(bound.parameter.at, argument + ": function pointers are not supported on the CPU device");
-      }
     }
     bound.parameter.is_reference = references == 1;
     bound.access = is_const ? Access::read : Access::read_write;
@@ -289,7 +300,7 @@ class SignatureReader {
       if (bound.parameter.attribute != attribute || !bound.has_index) continue;
       for (std::uint32_t i = 0; i < places(bound); ++i) {
         const std::uint32_t index = bound.parameter.index + i;
-        if (!used.insert(index).second && !bound.conditional) {
+        if (!used.insert(index).second && bound.guard.empty()) {
           refuse(bound.parameter.at, "argument \"" + bound.parameter.name + "\": " + std::string(attribute) +
                                          " index " + std::to_string(index) + " is used twice");
         }
@@ -317,24 +328,28 @@ class SignatureReader {
   static std::uint32_t places(const Bound& bound) { return std::max(bound.parameter.count, 1u); }
 
   void add_arguments() {
+    std::vector<std::pair<KernelArgument, TokenList>> arguments;
     for (Bound& bound : bounds_) {
       const KernelParameter& parameter = bound.parameter;
       if (parameter.attribute == "buffer" || parameter.attribute == "threadgroup") {
         for (std::uint32_t i = 0; i < places(bound); ++i) {
           const std::string element = parameter.count > 0 ? "[" + std::to_string(i) + "]" : "";
-          kernel_.signature.arguments.push_back({parameter.name + element, bound.space, bound.access,
-                                                 parameter.index + i, parameter.is_reference,
-                                                 parameter.type});
+          KernelArgument argument{parameter.name + element, bound.space,   bound.access, parameter.index + i,
+                                  parameter.is_reference,   parameter.type};
+          arguments.emplace_back(std::move(argument), types_.tokens(bound.guard));
         }
       }
       kernel_.parameters.push_back(std::move(bound.parameter));
     }
-    std::stable_sort(kernel_.signature.arguments.begin(), kernel_.signature.arguments.end(),
-                     [](const KernelArgument& a, const KernelArgument& b) {
-                       const bool a_group = a.space == AddressSpace::threadgroup;
-                       const bool b_group = b.space == AddressSpace::threadgroup;
-                       return a_group != b_group ? b_group : a.index < b.index;
-                     });
+    std::stable_sort(arguments.begin(), arguments.end(), [](const auto& a, const auto& b) {
+      const bool a_group = a.first.space == AddressSpace::threadgroup;
+      const bool b_group = b.first.space == AddressSpace::threadgroup;
+      return a_group != b_group ? b_group : a.first.index < b.first.index;
+    });
+    for (auto& [argument, guard] : arguments) {
+      kernel_.signature.arguments.push_back(std::move(argument));
+      kernel_.guards.push_back(std::move(guard));
+    }
   }
 
   const Unit& unit_;
@@ -460,7 +475,11 @@ bool unsupported_word(const Unit& unit, Index i) {
                                                    "intersector",
                                                    "intersection_query",
                                                    "acceleration_structure",
-                                                   "tensor"};
+                                                   "tensor",
+                                                   "mesh",
+                                                   "interpolant",
+                                                   "matmul2d",
+                                                   "convolution2d"};
   static constexpr std::string_view names[] = {"sampler",
                                                "instance_acceleration_structure",
                                                "primitive_acceleration_structure",
@@ -468,10 +487,17 @@ bool unsupported_word(const Unit& unit, Index i) {
                                                "render_pipeline_state",
                                                "compute_pipeline_state",
                                                "render_command",
-                                               "compute_command"};
+                                               "compute_command",
+                                               "matmul2d_descriptor",
+                                               "convolution2d_descriptor",
+                                               "ray",
+                                               "intersection_params",
+                                               "mesh_grid_properties"};
   const std::string_view word = unit.at(i).text;
+  if (unit.declares(word)) return false;
   if (unit.is_at(i + 1, "<"))
-    return std::find(std::begin(templates), std::end(templates), word) != std::end(templates);
+    return unit.match(i + 1) != no_index &&
+           std::find(std::begin(templates), std::end(templates), word) != std::end(templates);
   const bool declares =
       i + 1 < unit.tokens().size() && (unit.at(i + 1).is_identifier() || unit.is_at(i + 1, "("));
   return declares && std::find(std::begin(names), std::end(names), word) != std::end(names);

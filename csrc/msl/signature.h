@@ -32,6 +32,9 @@ struct Kernel {
   bool is_template = false;
   Range template_range;  // those of them that the instantiation spells, as tokens of the unit
   std::vector<KernelParameter> parameters;  // in the order of the function
+  // Of each of signature.arguments: what [[function_constant(...)]] says; empty where the argument is always
+  // there.
+  std::vector<TokenList> guards;
   // Why this kernel cannot run on the CPU device, and where: thrown when it is asked for.
   struct Refusal {
     Index at;

@@ -166,6 +166,7 @@ bool is_integer_word(std::string_view word) {
 Unit::Unit(const SourceSet& sources, std::vector<Token> tokens)
     : sources_(sources), tokens_(std::move(tokens)), match_(BracketMatcher(sources_, tokens_).run()) {
   DeclarationParser(*this).parse();
+  for (const Item& item : items_) names_.insert(item.names.begin(), item.names.end());
 }
 
 Index Unit::skip_attribute(Index i) const {

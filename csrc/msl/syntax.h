@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "msl/token.h"
@@ -62,6 +63,8 @@ class Unit {
   const Token& at(Index i) const { return tokens_[i]; }
   const std::vector<Item>& items() const { return items_; }
   const std::vector<Index>& top() const { return top_; }
+  // Whether anything of that name is declared outside functions.
+  bool declares(std::string_view name) const { return names_.count(name) != 0; }
   // The other end of the bracket at `i`; for < and > the other end if they may enclose template arguments,
   // else no_index. A ">>" that closes two lists is the end of both and names the outer one.
   Index match(Index i) const { return match_[i]; }
@@ -95,6 +98,7 @@ class Unit {
   std::vector<Index> match_;
   std::vector<Item> items_;
   std::vector<Index> top_;
+  std::unordered_set<std::string_view> names_;
 };
 
 // device, constant, threadgroup, thread and the ones that only graphics and ray tracing use.

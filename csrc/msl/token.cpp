@@ -4,6 +4,7 @@
 #include <metalane/error.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace metalane::msl {
 namespace {
@@ -11,19 +12,27 @@ namespace {
 // Longer than any kernel file in the field by two orders of magnitude, and read in well under 2 s.
 constexpr std::size_t max_text_bytes = std::size_t(8) << 20;
 constexpr std::size_t max_files = 60000;
+constexpr std::size_t max_shown = 300;  // characters of an offending line
 
-std::string line_of(const std::string& text, std::uint32_t line) {
-  std::size_t begin = 0;
-  for (std::uint32_t i = 1; i < line; ++i) {
-    begin = text.find('\n', begin);
-    if (begin == std::string::npos) return {};
-    ++begin;
+// Line `line` of the file as it was given, the part before a splice counting as one.
+std::string line_of(const SourceFile& file, std::uint32_t line) {
+  const std::string& text = file.text;
+  std::size_t begin = 0, splice = 0;
+  for (std::uint32_t i = 1;; ++i) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const bool spliced = splice < file.splices.size() && file.splices[splice] <= end;
+    const std::size_t stop = spliced ? file.splices[splice] : end;
+    if (i == line) {
+      std::string found = text.substr(begin, std::min<std::size_t>(stop - begin, max_shown));
+      for (char& c : found) {
+        if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
+      }
+      return found;
+    }
+    if (!spliced && end == text.size()) return {};
+    begin = spliced ? stop : end + 1;
+    splice += spliced ? 1 : 0;
   }
-  std::string found = text.substr(begin, std::min<std::size_t>(text.find('\n', begin) - begin, 300));
-  for (char& c : found) {
-    if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
-  }
-  return found;
 }
 
 }  // namespace
@@ -43,20 +52,19 @@ const SourceFile& SourceSet::add(const std::string& name, const std::string& tex
          "the source has " + std::to_string(text.size()) + " bytes; at most " +
              std::to_string(max_text_bytes) + " are read");
   }
-  std::vector<std::size_t> splices;
   file.text.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '\\') {
       const std::size_t after = text.compare(i + 1, 2, "\r\n") == 0 ? i + 2 : i + 1;
       if (after < text.size() && text[after] == '\n') {
-        splices.push_back(file.text.size());
+        file.splices.push_back(file.text.size());
         i = after;
         continue;
       }
     }
     file.text += text[i];
   }
-  lex(*this, file, index, splices);
+  lex(*this, file, index);
   return file;
 }
 
@@ -78,14 +86,38 @@ void SourceSet::fail(const Token& at, const std::string& what) const {
 
 void SourceSet::fail(std::uint16_t file, std::uint32_t line, std::uint32_t column,
                      const std::string& what) const {
-  std::string message =
-      files_[file].name + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + what;
-  const std::string shown = line_of(files_[file].text, line);
-  if (!shown.empty()) {
-    message += "\n  " + shown;
-    if (column <= shown.size() + 1) message += "\n  " + std::string(column - 1, ' ') + "^";
+  throw CompileError("", files_[file].name + ":" + std::to_string(line) + ":" + std::to_string(column) +
+                             ": " + what + shown_line(file, line, column));
+}
+
+// The line and a caret below it, each on a line of its own; nothing where the text has no such line.
+std::string SourceSet::shown_line(std::uint16_t file, std::uint32_t line, std::uint32_t column) const {
+  const std::string text = line_of(files_[file], line);
+  if (text.empty()) return {};
+  const bool inside = column > 0 && column <= text.size() + 1;
+  return "\n  " + text + (inside ? "\n  " + std::string(column - 1, ' ') + "^" : "");
+}
+
+std::string SourceSet::explain(std::string_view messages) const {
+  std::string text;
+  while (!messages.empty()) {
+    const std::string_view message = messages.substr(0, messages.find('\n'));
+    const bool ended = message.size() < messages.size();
+    messages.remove_prefix(message.size() + (ended ? 1 : 0));
+    text += message;
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const std::string& name = files_[i].name;
+      if (files_[i].text.empty() || !message.starts_with(name)) continue;
+      unsigned line = 0, column = 0;
+      int length = 0;
+      const std::string place(message.substr(name.size(), 40));
+      if (std::sscanf(place.c_str(), ":%9u:%9u: %n", &line, &column, &length) != 2 || length == 0) continue;
+      text += shown_line(static_cast<std::uint16_t>(i), line, column);
+      break;
+    }
+    if (ended) text += '\n';
   }
-  throw CompileError("", message);
+  return text;
 }
 
 std::string string_value(std::string_view literal) {

@@ -39,6 +39,7 @@ struct SourceFile {
   std::string name;
   std::string text;  // with line splices removed
   std::vector<Token> tokens;
+  std::vector<std::size_t> splices;  // offsets in `text` at which a backslash and its line end stood
 };
 
 // All texts of one program. Files and made-up spellings stay where they are once added.
@@ -54,16 +55,18 @@ class SourceSet {
   [[noreturn]] void fail(const Token& at, const std::string& what) const;
   [[noreturn]] void fail(std::uint16_t file, std::uint32_t line, std::uint32_t column,
                          const std::string& what) const;
+  // A compiler's messages about the emitted program, each that names one of these texts followed by its line.
+  std::string explain(std::string_view messages) const;
 
  private:
   SourceFile& new_file(const std::string& name);
+  std::string shown_line(std::uint16_t file, std::uint32_t line, std::uint32_t column) const;
   std::deque<SourceFile> files_;
   std::deque<std::string> spellings_;
 };
 
-// Cuts `file.text` into `file.tokens`. `splices` holds the offsets at which line splices were removed.
-void lex(const SourceSet& sources, SourceFile& file, std::uint16_t index,
-         const std::vector<std::size_t>& splices);
+// Cuts `file.text` into `file.tokens`.
+void lex(const SourceSet& sources, SourceFile& file, std::uint16_t index);
 
 // What a string literal without a prefix holds; escapes other than \" \\ \n \t stay as they are.
 std::string string_value(std::string_view literal);

@@ -617,7 +617,7 @@ void Translator::check_supported(Index i) const {
     unit_.sources().fail(token, "assembly is not supported on the CPU device");
   }
   if (word == "double") unit_.sources().fail(token, "double is no type of the Metal Shading Language");
-  if (word.size() < 5 || !unsupported_word(unit_, i)) return;
+  if (!unsupported_word(unit_, i)) return;
   unit_.sources().fail(token, std::string(word) + " is not supported on the CPU device");
 }
 

@@ -122,6 +122,8 @@ class ConstantNames : public ExpressionNames {
         if (type.size == 0) return std::nullopt;
         return static_cast<std::int64_t>(name.is("sizeof") ? type.size : type.alignment);
       }
+      if (name.is("is_function_constant_defined") && inside.size() == 1)
+        return bindings_.count(inside[0].text) ? 1 : 0;
       if (!builtin_type(name.text) && !is_integer_word(name.text)) return std::nullopt;
       return types_.evaluate(inside, bindings_, depth_ + 1);
     }
@@ -132,7 +134,7 @@ class ConstantNames : public ExpressionNames {
       last = tokens[at + 1].text;
       at += 2;
     }
-    return types_.constant(last, depth_ + 1);
+    return types_.constant(last, bindings_, depth_ + 1);
   }
 
  private:
@@ -240,19 +242,32 @@ void TypeTable::add_enumerators(const Item& item) {
   }
 }
 
+const std::vector<Index>& TypeTable::declarations(std::string_view name) const {
+  static const std::vector<Index> none;
+  const auto found = named_.find(name);
+  return found == named_.end() ? none : found->second;
+}
+
 TokenList TypeTable::tokens(Range range) const {
   if (range.empty()) return {};
   return {unit_.tokens().begin() + range.begin, unit_.tokens().begin() + range.end};
 }
 
-std::optional<std::int64_t> TypeTable::constant(std::string_view name, int depth) const {
+std::optional<std::int64_t> TypeTable::constant(std::string_view name, const Bindings& bindings,
+                                                int depth) const {
   const auto enumerator = enumerators_.find(name);
   if (enumerator != enumerators_.end()) return enumerator->second;
   const auto found = constants_.find(name);
   if (found == constants_.end()) return std::nullopt;
   Range range = found->second;
   if (unit_.is_at(range.begin, "{")) range = {range.begin + 1, unit_.match(range.begin)};
-  return evaluate(tokens(range), {}, depth);
+  return evaluate(tokens(range), bindings, depth);
+}
+
+std::optional<std::int64_t> TypeTable::evaluate_guard(const TokenList& expression,
+                                                      const Bindings& values) const {
+  work_ = 0;  // the bound is on one question
+  return evaluate(expression, values, 0);
 }
 
 std::optional<std::int64_t> TypeTable::evaluate(const TokenList& expression, const Bindings& bindings) const {

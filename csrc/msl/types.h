@@ -46,7 +46,11 @@ class TypeTable {
   TypeInfo resolve(const TokenList& type, const Bindings& bindings) const;
   TypeInfo resolve(const Declarator& declarator, const Bindings& bindings) const;
   std::optional<std::int64_t> evaluate(const TokenList& expression, const Bindings& bindings) const;
+  // Of an expression of function constants, which `values` binds.
+  std::optional<std::int64_t> evaluate_guard(const TokenList& expression, const Bindings& values) const;
   std::shared_ptr<const StructLayout> layout(const std::string& name) const;
+  // The records, aliases and enumerations of that name.
+  const std::vector<Index>& declarations(std::string_view name) const;
   TokenList tokens(Range range) const;
   using Names = std::vector<std::string_view>;
   // Names of the parameters of a template header.
@@ -76,7 +80,7 @@ class TypeTable {
                          int depth) const;
   std::optional<std::int64_t> evaluate(const TokenList& expression, const Bindings& bindings,
                                        int depth) const;
-  std::optional<std::int64_t> constant(std::string_view name, int depth) const;
+  std::optional<std::int64_t> constant(std::string_view name, const Bindings& bindings, int depth) const;
   void add_enumerators(const Item& item);
   void place(StructLayout& layout, StructField field, std::uint64_t alignment) const;
   void place_bits(StructLayout& layout, StructField field, std::uint64_t& end, bool packed) const;

@@ -535,14 +535,46 @@ TEST_CASE(assembly_is_refused) {
   CHECK(global->adapt("k", {}).find(".globl") == std::string::npos);  // no kernel reaches it
 }
 
-TEST_CASE(bodies_that_differ_by_address_space_are_refused) {
+TEST_CASE(operators_and_constructors_that_differ_by_address_space_are_refused) {
   const auto program = read(R"(
-    inline int space(device int*) { return 1; }
-    inline int space(threadgroup int*) { return 2; }
-    kernel void k(device int* out [[buffer(0)]]) { out[0] = space(out); }
+    struct A {
+      int v;
+      A(int x) thread : v(x) {}
+      A(int x) device : v(x + 1) {}
+    };
+    struct B { int v; };
+    inline int operator+(device B& b, int x) { return x; }
+    inline int operator+(thread B& b, int x) { return -x; }
+    kernel void constructs(device int* out [[buffer(0)]]) { out[0] = A(1).v; }
+    kernel void adds(device int* out [[buffer(0)]]) { B b; out[0] = b + 1; }
+    kernel void neither(device int* out [[buffer(0)]]) { out[0] = 1; }
   )");
-  CHECK_THROWS(program->adapt("k", {}), CompileError,
-               "user.metal:5:16: \"space\" differs from its declaration in user.metal:4");
+  CHECK_THROWS(program->adapt("constructs", {}), CompileError,
+               "user.metal:6:7: \"A\" differs from its declaration in user.metal:5");
+  CHECK_THROWS(program->adapt("adds", {}), CompileError,
+               "user.metal:10:16: \"operator\" differs from its declaration in user.metal:9");
+  CHECK(!program->adapt("neither", {}).empty());
+}
+
+TEST_CASE(messages_of_the_compiler_show_the_users_lines) {
+  const auto program = msl::Program::read("user.metal",
+                                          "#include \"lib.h\"\n"
+                                          "#define SET(x) \\\n  x = missing; \\\n  x = 2\n"
+                                          "kernel void k(device int* out [[buffer(0)]]) {\n"
+                                          "  SET(out[0]);\n"
+                                          "  out[1] = twice<int>(out);\n"
+                                          "}\n",
+                                          {{"lib.h",
+                                            "template <typename T>\ninline T twice(device T* p) {\n"
+                                            "  return p->none;\n}\n"}});
+  std::string output;
+  CHECK_EQ(workshop().compile(program->adapt("k", {}), output), "");
+  const std::string shown = program->explain(output);
+  for (const char* wanted : {"error: ", "user.metal:6:3: ", "\n    SET(out[0]);\n    ^\n",
+                             "lib.h:3:13: ", "\n    return p->none;\n              ^"}) {
+    check::report(shown.find(wanted) != std::string::npos, __FILE__, __LINE__,
+                  std::string("no \"") + wanted + "\" in\n" + shown);
+  }
 }
 
 TEST_CASE(a_family_holds_every_kernel) {

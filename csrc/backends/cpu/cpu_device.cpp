@@ -273,7 +273,7 @@ std::shared_ptr<const backend::Pipeline> CpuDevice::compile(const backend::Compi
                               "'; it has: " + (names.empty() ? "none" : names));
   }
   auto pipeline = std::make_shared<CpuPipeline>();
-  pipeline->signature = *found;
+  pipeline->signature = program->signature(request.function, request.constants);
   if (const std::uint32_t limit = found->max_total_threads_per_threadgroup; limit != 0) {
     pipeline->max_total_threads_per_threadgroup = std::min(limit, max_threads_per_threadgroup);
   }

@@ -19,12 +19,12 @@ struct spaces {
   }();
 };
 
-// The first parameter of such a function: what stands at place I must be in Space, for each pair, or unknown.
+// The first parameter of such a function: what stands at place I must be in Space, for each pair.
 template <class Given, int... Pairs>
 constexpr bool in_place = true;
 template <class Given, int I, int Space, int... Pairs>
 constexpr bool in_place<Given, I, Space, Pairs...> =
-    (Given::template at<I> == Space || Given::template at<I> == 0) && in_place<Given, Pairs...>;
+    Given::template at<I> == Space && in_place<Given, Pairs...>;
 
 template <int... Pairs>
 struct in {
