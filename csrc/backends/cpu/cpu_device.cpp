@@ -130,8 +130,12 @@ std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest
                          stream.close();
                          if (stream.fail())
                            throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + source_path);
-                         compiler.compile(kernel, source_path, include_directory, output_path,
-                                          scratch_directory, request.math);
+                         try {
+                           compiler.compile(kernel, source_path, include_directory, output_path,
+                                            scratch_directory, request.math);
+                         } catch (const CompileError& error) {
+                           throw CompileError(kernel, program.explain(error.what()));
+                         }
                        });
 }
 
