@@ -281,7 +281,7 @@ kernel void spaces(device int* out [[buffer(0)]], constant int* c [[buffer(1)]],
   out[18] = f(dyn) + 10 * first(local) + 100 * first(shared[1] + 1);
   if (one) out[19] = where(pair.out); else out[19] = where(pair.shared);
 }
-kernel void untold(device int* out [[buffer(0)]], threadgroup int* t [[threadgroup(0)]], uint i [[thread_position_in_grid]]) {
+kernel void untold(device int* out [[buffer(0)]]) {
   out[0] = where([&] { return out; }());
 }
 """
