@@ -9,7 +9,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from ops.oracle.msl_integer import INTEGERS, Integer
+from ops.oracle.msl_integer import Integer
 from ops.oracle.msl_real import DTYPES, REAL, bit_pattern, edges, float64
 from ops.stdlib_case import run_kernel
 
@@ -543,4 +543,129 @@ array<uint, 3> doubled(array<uint, 3> a) {
     ]
     got = run_kernel("arrays", prelude, {}, {"out": (10, "uint")}, calls, threads=1)["out"]
     assert got.tolist() == [10, 10, 3, 4, 10, 78, 18, 10, 20, 0]
-    assert set(INTEGERS) < set(TYPES)
+
+
+# ---------------------------------------------------------------------- scalars and vectors in one expression
+
+# In x, y, z (vectors of three) and s, t (scalars): a scalar stands for all components.
+MIXED = {
+    "x + s": lambda x, y, z, s, t: x + s,
+    "s - x": lambda x, y, z, s, t: s - x,
+    "x * s + y": lambda x, y, z, s, t: x * s + y,
+    "s * (x - y)": lambda x, y, z, s, t: s * (x - y),
+    "min(x, s)": lambda x, y, z, s, t: np.minimum(x, s),
+    "max(x, s)": lambda x, y, z, s, t: np.maximum(x, s),
+    "clamp(x, s, t)": lambda x, y, z, s, t: np.minimum(np.maximum(x, s), t),
+    "select(x, y, x < y)": lambda x, y, z, s, t: np.where(x < y, y, x),
+    "select(x, y, s < t)": lambda x, y, z, s, t: np.where(s < t, y, x),
+    "V(x < y)": lambda x, y, z, s, t: x < y,
+    "V(x <= s)": lambda x, y, z, s, t: x <= s,
+    "V(!(x < y) && (y != z))": lambda x, y, z, s, t: ~(x < y) & (y != z),
+    "V(not(x == y))": lambda x, y, z, s, t: x != y,
+    "x.zyx + y.xxz * s": lambda x, y, z, s, t: x[:, ::-1] + y[:, [0, 0, 2]] * s,
+    "V(x.xy, s)": lambda x, y, z, s, t: np.concatenate([x[:, :2], s], axis=1),
+    "V(s) - t": lambda x, y, z, s, t: np.repeat(s - t, 3, axis=1),
+    "assigned(x, y, z, s)": lambda x, y, z, s, t: (x + y) * s - z + 1,
+    "placed(x, y, s)": lambda x, y, z, s, t: np.stack([s[:, 0], x[:, 1] + y[:, 2], x[:, 2] * 2], axis=1),
+    "counted(x)": lambda x, y, z, s, t: x,
+}
+REAL_MIXED = {
+    "mix(x, y, T(0.5))": lambda x, y, z, s, t: x + (y - x) / 2,
+    "step(s, x)": lambda x, y, z, s, t: np.where(x < s, 0, 1),
+    "fmax(x, s)": lambda x, y, z, s, t: np.maximum(x, s),
+    "x / T(2)": lambda x, y, z, s, t: x / 2,
+    "fma(x, s, y)": lambda x, y, z, s, t: x * s + y,
+    "pow(x, T(2))": lambda x, y, z, s, t: x * x,
+}
+INTEGER_MIXED = {
+    "x & s": lambda x, y, z, s, t: x & s,
+    "(x | y) ^ s": lambda x, y, z, s, t: (x | y) ^ s,
+    "x << 2": lambda x, y, z, s, t: x << 2,
+    "abs(x) >> T(1)": lambda x, y, z, s, t: np.abs(x) >> 1,
+    "x / T(2) + x % T(3)": lambda x, y, z, s, t: np.trunc(x / 2).astype(int) + np.fmod(x, 3),
+}
+MIXED_TYPES = ("float", "half", "bfloat", "int", "uint", "short", "uchar", "long")
+MIXED_PRELUDE = """
+template <typename V, typename S> V assigned(V x, V y, V z, S s) {
+  x += y;
+  x *= s;
+  x -= z;
+  return ++x;
+}
+template <typename V, typename S> V placed(V x, V y, S s) {
+  x[0] = s;
+  x.y += y.z;
+  thread auto* last = &x.z;
+  *last = x.b * 2;
+  return x;
+}
+template <typename V> V counted(V x) {
+  V before = x++;
+  --x;
+  x = -(-x);
+  return select(V(99), before, x == before);
+}
+"""
+
+
+def test_scalars_among_vectors() -> None:
+    rows = 40
+    calls, inputs, outputs = [], {}, {}
+    tables = {t: MIXED | (REAL_MIXED if t in REAL else INTEGER_MIXED) for t in MIXED_TYPES}
+    for t in MIXED_TYPES:
+        # Small enough for every result to be exact in bfloat; unsigned results wrap as Python's do below.
+        inputs[f"in_{t}"] = (t, np.random.default_rng(4).integers(0, 7, rows * 11).astype(DTYPES[t]))
+        outputs[f"out_{t}"] = (len(tables[t]) * rows * 3, t)
+        calls.append(f"{{ typedef {t} T; typedef {t}3 V; device const T* in = in_{t} + 11 * i;")
+        calls.append("V x = V(in[0], in[1], in[2]), y = V(in[3], in[4], in[5]), z = V(in[6], in[7], in[8]);")
+        calls.append("T s = in[9], t = in[10];")
+        for k, text in enumerate(tables[t]):
+            calls.append(f"store(out_{t} + {k * rows * 3}, i, V({text}));")
+        calls.append("}")
+    got = run_kernel("mixed", MIXED_PRELUDE, inputs, outputs, calls, threads=rows)
+    for t in MIXED_TYPES:
+        values = inputs[f"in_{t}"][1].astype(np.float64 if t in REAL else np.int64).reshape(rows, 11)
+        arguments = (values[:, 0:3], values[:, 3:6], values[:, 6:9], values[:, 9:10], values[:, 10:11])
+        for row, (text, oracle) in zip(got[f"out_{t}"].reshape(-1, rows, 3), tables[t].items(), strict=True):
+            exact = np.broadcast_to(oracle(*arguments), (rows, 3)).astype(DTYPES[t])
+            assert np.array_equal(bit_pattern(np.ascontiguousarray(row)), bit_pattern(exact)), (t, text)
+
+
+NAMES = {
+    "int8_t": 1,
+    "uint8_t": 1,
+    "int16_t": 2,
+    "uint16_t": 2,
+    "int32_t": 4,
+    "uint32_t": 4,
+    "int64_t": 8,
+    "uint64_t": 8,
+    "size_t": 8,
+    "ptrdiff_t": 8,
+    "uintptr_t": 8,
+    "metal::uint": 4,
+    "unsigned char": 1,
+    "unsigned long": 8,
+    "metal::half4": 8,
+    "vec<bfloat, 4>": 8,
+    "simdgroup_half8x8": 4,
+    "atomic_uint": 4,
+    "atomic<float>": 4,
+    "atomic_ulong": 8,
+}
+
+
+def test_names_of_types() -> None:
+    calls = [f"out[{k}] = sizeof({name});" for k, name in enumerate(NAMES)]
+    got = run_kernel("names", "", {}, {"out": (len(NAMES), "uint")}, calls, threads=1)["out"]
+    assert dict(zip(NAMES, got.tolist(), strict=True)) == NAMES
+
+
+def test_half_chosen_against_zero() -> None:
+    """For this store GCC 12 writes an instruction that no processor has, unless it is kept from AVX512-FP16."""
+    x = np.linspace(-3, 3, 101).astype(np.float16)
+    lines = ["out[i] = x[i] > 0.0h ? x[i] : 0.0h; scaled[i] = y[i] > 0.0f ? x[i] : half(0);"]
+    inputs = {"x": ("half", x), "y": ("float", x[::-1].astype(np.float32))}
+    got = run_kernel("relu", "", inputs, {"out": (101, "half"), "scaled": (101, "half")}, lines, threads=101)
+    assert np.array_equal(got["out"], np.maximum(x, 0))
+    assert np.array_equal(got["scaled"], np.where(x[::-1] > 0, x, 0))
