@@ -340,19 +340,41 @@ def test_divergence() -> None:
             assert got[name][threads].tolist() == exact[name], name
 
 
-@pytest.mark.xfail(reason="call sites are numbered in the text, so that both calls of the function share one")
-def test_one_function_called_from_two_branches() -> None:
-    """The two calls are two places: lanes of one branch do not meet those of the other."""
-    got = run_kernel(
-        "two_places",
-        "uint summed(uint x) { return simd_sum(x); }\n",
+def divergent_results(name: str, prelude: str, lines: list[str]) -> np.ndarray:
+    return run_kernel(
+        name,
+        prelude,
         {},
         {"out": (THREADS, "uint")},
-        ["uint lane = t % 32;", "if (lane & 1) out[i] = summed(1u); else out[i] = summed(100u);"],
+        ["uint lane = t % 32;", *lines],
         threads=THREADS,
         threads_per_threadgroup=GROUP,
         attributes="uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]]",
     )["out"]
+
+
+SHARED_SITE = "a place is a number in the text: lanes that are in different calls or iterations share it"
+
+
+@pytest.mark.xfail(reason=SHARED_SITE)
+def test_one_function_called_from_two_branches() -> None:
+    """The two calls are two places: lanes of one branch do not meet those of the other."""
+    prelude = "uint summed(uint x) { return simd_sum(x); }\n"
+    lines = ["if (lane & 1) out[i] = summed(1u); else out[i] = summed(100u);"]
+    got = divergent_results("two_places", prelude, lines)
     for threads, lanes in groups(WIDTH, 0xFFFFFFFF):
         half = len(lanes) // 2
         assert got[threads].tolist() == [half if lane & 1 else 100 * half for lane in lanes]
+
+
+@pytest.mark.xfail(reason=SHARED_SITE)
+def test_a_branch_that_changes_sides_in_a_loop() -> None:
+    """Lanes meet again after each iteration: those that skip one do not meet the others' call in the next."""
+    lines = [
+        "uint sum = 0;",
+        "for (uint k = 0; k < 2; ++k) { if ((lane + k) & 1) sum += simd_sum(1u); }",
+        "out[i] = sum;",
+    ]
+    got = divergent_results("changing_sides", "", lines)
+    for threads, lanes in groups(WIDTH, 0xFFFFFFFF):
+        assert got[threads].tolist() == [len(lanes) // 2] * len(lanes)
