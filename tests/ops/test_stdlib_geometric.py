@@ -124,12 +124,13 @@ def test_geometric(
 
 SHAPES = list(itertools.product((2, 3, 4), (2, 3, 4)))  # columns, rows
 MATRICES = """
-template <typename T, int C, int R> __attribute__((noinline)) void put(device T* out, thread uint& at, matrix<T, C, R> m) {
+#define APART __attribute__((noinline))  // one large function is slow to compile
+template <typename T, int C, int R> APART void put(device T* out, thread uint& at, matrix<T, C, R> m) {
   for (int c = 0; c < C; ++c) {
     for (int r = 0; r < R; ++r) out[at++] = m[c][r];
   }
 }
-template <typename T, int N> __attribute__((noinline)) void put(device T* out, thread uint& at, vec<T, N> v) {
+template <typename T, int N> APART void put(device T* out, thread uint& at, vec<T, N> v) {
   for (int k = 0; k < N; ++k) out[at++] = v[k];
 }
 template <typename T, int C, int R> matrix<T, C, R> get(device const T* in, uint at) {
@@ -144,7 +145,7 @@ template <typename T, int N> vec<T, N> get_vector(device const T* in) {
   for (int k = 0; k < N; ++k) v[k] = in[32 + k];
   return v;
 }
-template <typename T, int C, int R> __attribute__((noinline)) void arithmetic(device const T* in, device T* out, thread uint& at) {
+template <typename T, int C, int R> APART void arithmetic(device const T* in, device T* out, thread uint& at) {
   matrix<T, C, R> a = get<T, C, R>(in, 0), b = get<T, C, R>(in, 16), c = a;
   put(out, at, a + b);
   put(out, at, a - b);
@@ -165,7 +166,7 @@ template <typename T, int C, int R> __attribute__((noinline)) void arithmetic(de
   out[at++] = T(a == a);
   out[at++] = T(a != b);
 }
-template <typename T, int N> __attribute__((noinline)) void square(device const T* in, device T* out, thread uint& at) {
+template <typename T, int N> APART void square(device const T* in, device T* out, thread uint& at) {
   matrix<T, N, N> a = get<T, N, N>(in, 0), b = a;
   out[at++] = determinant(a);
   b *= a;
