@@ -65,6 +65,7 @@ class ThreadgroupRunner {
   struct Group : metalane_group {
     ThreadgroupRunner* runner = nullptr;
   };
+  static constexpr std::uint32_t turns_ahead = 4;
   static constexpr std::uint32_t max_simdgroups = max_threads_per_threadgroup / METALANE_SIMD_WIDTH;
 
   friend const metalane_runtime& module_runtime();
@@ -121,7 +122,8 @@ class ThreadgroupRunner {
   bool barrier_sites_differ_ = false;
   std::uint32_t at_barrier_[max_simdgroups];
   std::uint32_t barrier_site_of_[max_threads_per_threadgroup];
-  Fiber* fiber_of_[max_threads_per_threadgroup];
+  // Of threads that have waited once; always a fiber, also behind the last thread.
+  Fiber* fiber_of_[max_threads_per_threadgroup + turns_ahead];
 
   FiberPool fibers_;
   std::uint8_t* memory_mapping_ = nullptr;  // threadgroup memory between two guard pages
