@@ -111,11 +111,18 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
     append(next, b);
     (append(next, rest), ...);
   }
-  // A braced list of scalars fills from the front: float4 v = {x} is (x, 0, 0, 0).
+  // A braced list of scalars fills from the front: float4 v = {x} is (x, 0, 0, 0). Written out, because GCC
+  // 12 at -O2 leaves a loop over the list as it is, in memory.
   constexpr vec(std::initializer_list<T> list) : detail::components<T, N>{} {
-    int next = 0;
-    for (const T component : list) {
-      if (next < N) data[next++] = component;
+    const T* from = list.begin();
+    const int count = int(list.size());
+    if (count > 0) data[0] = from[0];
+    if (count > 1) data[1] = from[1];
+    if constexpr (N > 2) {
+      if (count > 2) data[2] = from[2];
+    }
+    if constexpr (N > 3) {
+      if (count > 3) data[3] = from[3];
     }
   }
   template <class U, class = enable_if_t<!is_same_v<T, U>>>
