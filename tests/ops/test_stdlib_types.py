@@ -499,6 +499,29 @@ TRAITS = {
     "(disjunction_v<is_integral<float>, is_signed<float>>)": True,
     "negation_v<is_integral<float>>": True,
     "(sizeof(picked(1)) == 1 && sizeof(picked(1.0f)) == 4)": True,
+    "(is_same_v<add_const<int>::type, const int>)": True,
+    "(is_same_v<add_cv_t<int>, const volatile int>)": True,
+    "(is_same_v<remove_all_extents_t<int[4][2]>, int>)": True,
+    "(is_same_v<common_type_t<int, float>, float>)": True,
+    "(is_same_v<common_type_t<char, short, int>, int>)": True,
+    "(is_constructible_v<float, int>)": True,
+    "(is_constructible_v<float3, float2>)": False,
+    "(is_constructible<Empty, int>::value)": False,
+    "(is_assignable_v<thread int&, float>)": True,
+    "is_default_constructible_v<Derived>": True,
+    "is_trivially_default_constructible_v<float4>": True,
+    "is_trivially_copyable_v<bfloat>": True,
+    "is_trivially_copy_constructible_v<packed_half3>": True,
+    "is_copy_assignable_v<const int>": False,
+    "is_null_pointer_v<decltype(nullptr)>": True,
+    "is_function_v<int(float)>": True,
+    "is_function_v<int>": False,
+    "is_object_v<Derived>": True,
+    "is_compound_v<int>": False,
+    "(alignment_of_v<float3> == 16)": True,
+    "(is_same_v<make_integer_sequence<int, 3>, integer_sequence<int, 0, 1, 2>>)": True,
+    "(is_same_v<make_index_sequence<0>, index_sequence<>>)": True,
+    "(index_sequence_for<int, half>::size() == 2)": True,
     "(is_same_v<vec<float, 3>, float3>)": True,
     "(is_same_v<packed_vec<half, 4>, packed_half4>)": True,
     "(is_same_v<matrix<float, 2, 3>, float2x3>)": True,
@@ -523,6 +546,24 @@ template <typename T, typename = void, typename = enable_if_t<is_floating_point_
     got = run_kernel("traits", prelude, {}, {"out": (len(TRAITS), "uchar")}, calls, threads=1)["out"]
     wrong = [text for value, (text, expected) in zip(got, TRAITS.items(), strict=True) if value != expected]
     assert wrong == []
+
+
+def test_utilities() -> None:
+    """swap and move beside a kernel's own swap; unrolling by an integer_sequence; a list in braces."""
+    prelude = """
+struct Pair { uint a; half b; };
+template <typename T> void swap(thread T& a, thread T& b) { T old = a; a = b; b = old + 100; }
+template <int... Is> uint unrolled(uint x, integer_sequence<int, Is...>) { return (0 + ... + (x << Is)); }
+"""
+    calls = [
+        "uint a = 1, b = 2; metal::swap(a, b); out[0] = a; out[1] = b; swap(a, b); out[2] = a; out[3] = b;",
+        "Pair p = {5, 6.0h}, q = {7, 8.0h}; metal::swap(p, q);",
+        "out[4] = p.a * 10 + uint(q.b); out[5] = metal::move(q).a;",
+        "out[6] = unrolled(1, make_integer_sequence<int, 4>{}); uint sum = 0; for (uint k : {3u, 5u, 7u}) sum += k;",
+        "initializer_list<uint> list = {4, 9}; for (uint k : list) sum += 100 * k; out[7] = sum; out[8] = list.size();",
+    ]
+    got = run_kernel("utilities", prelude, {}, {"out": (9, "uint")}, calls, threads=1)["out"]
+    assert got.tolist() == [2, 1, 1, 102, 76, 5, 15, 1315, 2]
 
 
 def test_array() -> None:

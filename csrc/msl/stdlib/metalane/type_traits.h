@@ -110,13 +110,26 @@ struct remove_addrspace : detail::identity<T> {};
 template <class T>
 using remove_addrspace_t = T;
 template <class T>
-using add_const_t = const T;
+struct remove_all_extents : detail::identity<T> {};
 template <class T>
-using add_pointer_t = remove_reference_t<T>*;
+struct remove_all_extents<T[]> : remove_all_extents<T> {};
+template <class T, size_t N>
+struct remove_all_extents<T[N]> : remove_all_extents<T> {};
 template <class T>
-using add_lvalue_reference_t = T&;
-template <class T>
-using add_rvalue_reference_t = T&&;
+using remove_all_extents_t = typename remove_all_extents<T>::type;
+
+#define METALANE_ADDS(name, ...)                  \
+  template <class T>                              \
+  struct name : detail::identity<__VA_ARGS__> {}; \
+  template <class T>                              \
+  using name##_t = __VA_ARGS__
+METALANE_ADDS(add_const, const T);
+METALANE_ADDS(add_volatile, volatile T);
+METALANE_ADDS(add_cv, const volatile T);
+METALANE_ADDS(add_pointer, remove_reference_t<T>*);
+METALANE_ADDS(add_lvalue_reference, T&);
+METALANE_ADDS(add_rvalue_reference, T&&);
+#undef METALANE_ADDS
 template <class T>
 T&& declval();
 
@@ -234,11 +247,37 @@ METALANE_TRAIT(is_reference, is_lvalue_reference_v<T> || is_rvalue_reference_v<T
 METALANE_TRAIT(is_const, !is_same_v<T, remove_const_t<T>>);
 METALANE_TRAIT(is_volatile, !is_same_v<T, remove_volatile_t<T>>);
 METALANE_TRAIT(is_scalar, is_arithmetic_v<T> || is_enum_v<T> || is_pointer_v<T>);
+METALANE_TRAIT(is_null_pointer, is_same_v<remove_cv_t<T>, decltype(nullptr)>);
+// A function is what const does not apply to, references aside.
+METALANE_TRAIT(is_function, !is_reference_v<T> && !is_const_v<const T>);
+METALANE_TRAIT(is_object, !is_function_v<T> && !is_reference_v<T> && !is_void_v<T>);
+METALANE_TRAIT(is_compound, !is_fundamental_v<T>);
 METALANE_TRAIT(is_empty, __is_empty(T));
+METALANE_TRAIT(is_final, __is_final(T));
+METALANE_TRAIT(is_default_constructible, __is_constructible(T));
+METALANE_TRAIT(is_copy_constructible, __is_constructible(T, const T&));
+METALANE_TRAIT(is_move_constructible, __is_constructible(T, T&&));
+METALANE_TRAIT(is_trivially_default_constructible, __is_trivially_constructible(T));
+METALANE_TRAIT(is_trivially_copy_constructible, __is_trivially_constructible(T, const T&));
+METALANE_TRAIT(is_copy_assignable, __is_assignable(T&, const T&));
+METALANE_TRAIT(is_trivially_copy_assignable, __is_trivially_assignable(T&, const T&));
 METALANE_TRAIT(is_trivially_copyable, __is_trivially_copyable(T));
 METALANE_TRAIT(is_standard_layout, __is_standard_layout(T));
 METALANE_TRAIT(is_trivial, __is_trivial(T));
 #undef METALANE_TRAIT
+
+template <class T, class... A>
+constexpr bool is_constructible_v = __is_constructible(T, A...);
+template <class T, class... A>
+struct is_constructible : bool_constant<is_constructible_v<T, A...>> {};
+template <class T, class U>
+constexpr bool is_assignable_v = __is_assignable(T, U);
+template <class T, class U>
+struct is_assignable : bool_constant<is_assignable_v<T, U>> {};
+template <class T>
+struct alignment_of : integral_constant<size_t, alignof(T)> {};
+template <class T>
+constexpr size_t alignment_of_v = alignof(T);
 
 template <class Base, class Derived>
 constexpr bool is_base_of_v = __is_base_of(Base, Derived);
@@ -257,6 +296,18 @@ template <class From, class To>
 constexpr bool is_convertible_v = detail::converts<From, To>;
 template <class From, class To>
 struct is_convertible : bool_constant<is_convertible_v<From, To>> {};
+
+// The type of `true ? a : b`, from left to right.
+template <class... T>
+struct common_type;
+template <class T>
+struct common_type<T> : decay<T> {};
+template <class A, class B>
+struct common_type<A, B> : decay<decltype(true ? declval<A>() : declval<B>())> {};
+template <class A, class B, class... Rest>
+struct common_type<A, B, Rest...> : common_type<typename common_type<A, B>::type, Rest...> {};
+template <class... T>
+using common_type_t = typename common_type<T...>::type;
 
 namespace detail {
 template <class T>
