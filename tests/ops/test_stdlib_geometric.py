@@ -120,6 +120,19 @@ def test_geometric(
         assert (np.abs(vectors["cross"] - np.cross(x, y)) <= 3 * unit * (p + q)).all()
 
 
+NAMESPACED = "cross(x, y);distance(x, y);distance_squared(x, y);dot(x, y);faceforward(x, y, z);length(x)"
+NAMESPACED += ";length_squared(x);normalize(x);reflect(x, y);refract(normalize(x), normalize(y), 0.5f)"
+
+
+def test_namespaces() -> None:
+    """precise:: and fast:: give what the plain functions give."""
+    calls = ["float3 x = float3(1, 2, 3), y = float3(-4, 5, 0.5), z = float3(0.25, -1, 2); float3 v = 0;"]
+    texts = [f"{space}::{text}" for space in ("precise", "fast") for text in NAMESPACED.split(";")]
+    calls += [f"v = {t}; v -= {t.split('::')[1]}; out[{k}] = all(v == 0);" for k, t in enumerate(texts)]
+    got = run_kernel("geometric_names", "", {}, {"out": (len(texts), "uchar")}, calls, threads=1)["out"]
+    assert [t for t, same in zip(texts, got, strict=True) if same != 1] == []
+
+
 # ----------------------------------------------------------------------------------------------- matrices
 
 SHAPES = list(itertools.product((2, 3, 4), (2, 3, 4)))  # columns, rows

@@ -33,7 +33,7 @@ def test_layout_is_a_permutation() -> None:
 
 @pytest.mark.parametrize("dtype", REAL)
 def test_memory(dtype: str) -> None:
-    """Loads and stores with stride, origin and transposition, from device, constant and threadgroup memory."""
+    """Loads and stores with stride, origin and transposition, from device and threadgroup memory."""
     rows = 12
     memory = np.random.default_rng(4).integers(-99, 100, (SIMDGROUPS, rows, STRIDE)).astype(DTYPES[dtype])
     size = rows * STRIDE

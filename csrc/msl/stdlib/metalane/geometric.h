@@ -73,6 +73,25 @@ inline V refract(const A& incident, const B& n, detail::identity_t<detail::eleme
   return V(incident) * V(eta) - V(n) * V(T(ratio * cosine + __builtin_sqrtf(k)));
 }
 
+#define METALANE_GEOMETRIC_NAMES           \
+  using METALANE_ISA_NS::cross;            \
+  using METALANE_ISA_NS::distance;         \
+  using METALANE_ISA_NS::distance_squared; \
+  using METALANE_ISA_NS::dot;              \
+  using METALANE_ISA_NS::faceforward;      \
+  using METALANE_ISA_NS::length;           \
+  using METALANE_ISA_NS::length_squared;   \
+  using METALANE_ISA_NS::normalize;        \
+  using METALANE_ISA_NS::reflect;          \
+  using METALANE_ISA_NS::refract;
+namespace precise {
+METALANE_GEOMETRIC_NAMES
+}
+namespace fast {
+METALANE_GEOMETRIC_NAMES
+}
+#undef METALANE_GEOMETRIC_NAMES
+
 METALANE_STDLIB_END
 
 #endif
