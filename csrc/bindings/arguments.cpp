@@ -54,17 +54,16 @@ void ArgumentList::add_number(const KernelSignature& signature, std::uint32_t in
   if (type.components == 1) {
     pack_scalar(type.scalar, value, out, {signature.name, name});
   } else {
-    if (PySequence_Check(value.ptr()) == 0) {
+    const SequenceItems items = sequence_items(value, type.components);
+    if (items.length < 0) {
       throw DTypeError(signature.name, name, std::to_string(type.components) + " numbers",
                        repr_of(value) + " (" + type_name_of(value) + ")");
     }
-    nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
-    if (!items.is_valid()) throw nb::python_error();
-    if (PyTuple_Size(items.ptr()) != type.components) {
+    if (items.length != type.components) {
       throw ArgumentError(signature.name, name, std::to_string(type.components) + " numbers", repr_of(value));
     }
     for (std::uint32_t i = 0; i < type.components; ++i) {
-      pack_scalar(type.scalar, PyTuple_GetItem(items.ptr(), i), out + i * size, {signature.name, name, i});
+      pack_scalar(type.scalar, tuple_item(items.tuple.ptr(), i), out + i * size, {signature.name, name, i});
     }
     // A vector of three takes the room of four, unless it is packed.
     if (type.size > type.components * size) {

@@ -103,6 +103,14 @@ std::optional<double> seconds_from(nb::handle value, const char* op, const char*
 std::vector<ConstantValue> constants_from(nb::handle value, const char* op);
 // The value as a Python int where it is one or has __index__; an invalid object otherwise.
 nb::object integer_from(nb::handle value);
+// The items of a sequence, when there are at most `limit`: its length is asked first, so that an endless one
+// ends.
+struct SequenceItems {
+  Py_ssize_t length = -1;  // -1: no sequence (text, a mapping, an array without dimensions)
+  nb::object tuple;        // valid where 0 <= length <= limit
+};
+SequenceItems sequence_items(nb::handle value, std::uint64_t limit);
+// The value in an error: shortened, and never an error of its own.
 std::string repr_of(nb::handle value);
 std::string type_name_of(nb::handle value);
 

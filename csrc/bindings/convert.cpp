@@ -47,7 +47,18 @@ std::optional<DType> dtype_by_name(std::string_view name) {
 
 std::string repr_of(nb::handle value) {
   constexpr std::size_t kLongest = 120;
-  std::string text = nb::repr(value).c_str();
+  // NumPy takes seconds to print an array of many dimensions.
+  if (type_name_of(value) == "ndarray") {
+    return "an array of shape " + repr_of(value.attr("shape")) + " and dtype " + repr_of(value.attr("dtype"));
+  }
+  nb::object made = nb::steal(PyObject_Repr(value.ptr()));
+  if (!made.is_valid()) {
+    // An integer of too many digits, say. What must reach the caller is the error that the text is for.
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
+    PyErr_Clear();
+    return "a value without a repr";
+  }
+  std::string text = nb::cast<nb::str>(made).c_str();
   return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
 }
 
@@ -110,16 +121,43 @@ std::uint64_t u64_from(nb::handle value, const char* op, const char* argument) {
   return number;
 }
 
+SequenceItems sequence_items(nb::handle value, std::uint64_t limit) {
+  PyObject* const object = value.ptr();
+  if (PySequence_Check(object) == 0 || PyUnicode_Check(object) != 0 || PyBytes_Check(object) != 0) return {};
+  SequenceItems items;
+  items.length = PySequence_Size(object);
+  if (items.length < 0) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+    PyErr_Clear();
+    return {};
+  }
+  if (static_cast<std::uint64_t>(items.length) > limit) return items;
+  if (PyTuple_CheckExact(object)) {
+    items.tuple = nb::borrow(value);
+    return items;
+  }
+  items.tuple = nb::steal(PyTuple_New(items.length));
+  for (Py_ssize_t i = 0; items.tuple.is_valid() && i < items.length; ++i) {
+    PyObject* const item = PySequence_GetItem(object, i);
+    if (item == nullptr) throw nb::python_error();
+    PyTuple_SetItem(items.tuple.ptr(), i, item);
+  }
+  if (!items.tuple.is_valid()) throw nb::python_error();
+  return items;
+}
+
 namespace {
 
-// The items of a tuple, list or any other sequence that is not a string.
-nb::object items_of(nb::handle value, const char* op, const char* argument, const char* expected) {
-  const bool text = nb::isinstance<nb::str>(value) || nb::isinstance<nb::bytes>(value);
-  if (text || PySequence_Check(value.ptr()) == 0) {
+// One to `most` integers given as a sequence.
+SequenceItems integers_of(nb::handle value, const char* op, const char* argument, const char* expected,
+                          std::uint64_t most) {
+  SequenceItems items = sequence_items(value, most);
+  if (items.length < 0) {
     throw DTypeError(op, argument, expected, repr_of(value) + " (" + type_name_of(value) + ")");
   }
-  nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
-  if (!items.is_valid()) throw nb::python_error();
+  if (!items.tuple.is_valid()) {
+    throw ArgumentError(op, argument, expected, std::to_string(items.length) + " integers");
+  }
   return items;
 }
 
@@ -128,16 +166,12 @@ nb::object items_of(nb::handle value, const char* op, const char* argument, cons
 Shape shape_from(nb::handle value, const char* op) {
   if (integer_from(value).is_valid()) return Shape({u64_from(value, op, "shape")});
   const char* expected = "an integer or a sequence of at most 8 integers";
-  nb::object items = items_of(value, op, "shape", expected);
+  const SequenceItems items = integers_of(value, op, "shape", expected, Shape::max_rank);
   std::array<std::uint64_t, Shape::max_rank> dims;
-  const Py_ssize_t rank = PyTuple_Size(items.ptr());
-  if (rank > static_cast<Py_ssize_t>(Shape::max_rank)) {
-    throw ArgumentError(op, "shape", expected, std::to_string(rank) + " integers");
+  for (Py_ssize_t axis = 0; axis < items.length; ++axis) {
+    dims[static_cast<std::size_t>(axis)] = u64_from(tuple_item(items.tuple.ptr(), axis), op, "shape");
   }
-  for (Py_ssize_t axis = 0; axis < rank; ++axis) {
-    dims[static_cast<std::size_t>(axis)] = u64_from(PyTuple_GetItem(items.ptr(), axis), op, "shape");
-  }
-  return Shape(std::span<const std::uint64_t>(dims.data(), static_cast<std::size_t>(rank)));
+  return Shape(std::span<const std::uint64_t>(dims.data(), static_cast<std::size_t>(items.length)));
 }
 
 nb::tuple shape_tuple(const Shape& shape) {
@@ -155,12 +189,11 @@ Size3 size3_from(nb::handle value, const char* op, const char* argument) {
     return size;
   }
   const char* expected = "an integer or one to three integers";
-  nb::object items = items_of(value, op, argument, expected);
-  const Py_ssize_t count = PyTuple_Size(items.ptr());
-  if (count < 1 || count > 3) throw ArgumentError(op, argument, expected, repr_of(value));
+  const SequenceItems items = integers_of(value, op, argument, expected, 3);
+  if (items.length == 0) throw ArgumentError(op, argument, expected, repr_of(value));
   std::uint64_t* const axes[3] = {&size.x, &size.y, &size.z};
-  for (Py_ssize_t axis = 0; axis < count; ++axis) {
-    *axes[axis] = u64_from(PyTuple_GetItem(items.ptr(), axis), op, argument);
+  for (Py_ssize_t axis = 0; axis < items.length; ++axis) {
+    *axes[axis] = u64_from(tuple_item(items.tuple.ptr(), axis), op, argument);
   }
   return size;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bindings/arguments.h"
+#include "bindings/checked_arguments.h"
 #include "core/device_state.h"
 #include "core/encoder_state.h"
 #include "core/registry.h"
@@ -73,24 +74,27 @@ class ThreadgroupSizes {
         PyObject* const item = PyList_GetItem(items.ptr(), i);
         add(u64_from(PyTuple_GetItem(item, 0), kDispatch, "threadgroup_memory"), PyTuple_GetItem(item, 1));
       }
-    } else if (PySequence_Check(value.ptr()) == 0 || nb::isinstance<nb::str>(value)) {
-      throw DTypeError(kDispatch, "threadgroup_memory", "bytes, a sequence of them or a dict {index: bytes}",
-                       repr_of(value) + " (" + type_name_of(value) + ")");
     } else {
-      nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
-      if (!items.is_valid()) throw nb::python_error();
-      for (Py_ssize_t i = 0; i < PyTuple_Size(items.ptr()); ++i) {
-        add(static_cast<std::uint64_t>(i), PyTuple_GetItem(items.ptr(), i));
+      const SequenceItems items = sequence_items(value, sizes_.size());
+      if (items.length < 0) {
+        throw DTypeError(kDispatch, "threadgroup_memory",
+                         "bytes, a sequence of them or a dict {index: bytes}",
+                         repr_of(value) + " (" + type_name_of(value) + ")");
+      }
+      if (!items.tuple.is_valid()) fail_index(static_cast<std::uint64_t>(items.length) - 1);
+      for (Py_ssize_t i = 0; i < items.length; ++i) {
+        add(static_cast<std::uint64_t>(i), tuple_item(items.tuple.ptr(), i));
       }
     }
   }
   std::span<const ThreadgroupMemory> sizes() const noexcept { return {sizes_.data(), count_}; }
 
  private:
+  [[noreturn]] static void fail_index(std::uint64_t index) {
+    throw ArgumentError(kDispatch, "threadgroup_memory", "indices 0 to 30", std::to_string(index));
+  }
   void add(std::uint64_t index, nb::handle nbytes) {
-    if (index >= sizes_.size() || count_ == sizes_.size()) {
-      throw ArgumentError(kDispatch, "threadgroup_memory", "indices 0 to 30", std::to_string(index));
-    }
+    if (index >= sizes_.size() || count_ == sizes_.size()) fail_index(index);
     sizes_[count_++] = {static_cast<std::uint32_t>(index), u64_from(nbytes, kDispatch, "threadgroup_memory")};
   }
 
@@ -178,7 +182,8 @@ PyObject* dispatch(PyObject* self, PyObject* const* args, Py_ssize_t positional,
   });
 }
 
-void fill(Encoder& self, const Buffer& buffer, nb::handle value) {
+void fill(Encoder& self, nb::handle destination, nb::handle value) {
+  const Buffer& buffer = object_from<Buffer>(destination, "CommandEncoder.fill", "buffer", "a buffer");
   std::array<std::uint8_t, 8> element;
   pack_scalar(scalar_of(buffer.dtype()), value, element.data(), {"CommandEncoder.fill", "value"});
   self.core.fill(buffer, std::span<const std::uint8_t>(element.data(), size_of(buffer.dtype())));
@@ -186,15 +191,18 @@ void fill(Encoder& self, const Buffer& buffer, nb::handle value) {
 
 std::vector<AddressRange> ranges_from(nb::handle value, const char* argument) {
   const char* op = "CommandEncoder.set_pending_buffer_ranges";
-  if (PySequence_Check(value.ptr()) == 0) {
+  constexpr std::uint64_t kMostRanges = 1 << 20;
+  const SequenceItems items = sequence_items(value, kMostRanges);
+  if (items.length < 0) {
     throw DTypeError(op, argument, "a sequence of buffers or address ranges",
                      repr_of(value) + " (" + type_name_of(value) + ")");
   }
-  nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
-  if (!items.is_valid()) throw nb::python_error();
+  if (!items.tuple.is_valid()) {
+    throw ArgumentError(op, argument, "at most 1,048,576 ranges", std::to_string(items.length));
+  }
   std::vector<AddressRange> ranges;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(items.ptr()); ++i) {
-    nb::handle item = PyTuple_GetItem(items.ptr(), i);
+  for (Py_ssize_t i = 0; i < items.length; ++i) {
+    nb::handle item = tuple_item(items.tuple.ptr(), i);
     if (is_buffer(item)) {
       ranges.push_back(nb::inst_ptr<Buffer>(item)->range());
       continue;
@@ -297,11 +305,14 @@ void bind_recording(nb::class_<Encoder>& encoder) {
   encoder
       .def(
           "copy",
-          [](Encoder& self, const Buffer& source, const Buffer& destination) {
-            self.core.copy(source, destination);
+          [](Encoder& self, nb::handle source, nb::handle destination) {
+            constexpr const char* op = "CommandEncoder.copy";
+            self.core.copy(object_from<Buffer>(source, op, "src", "a buffer"),
+                           object_from<Buffer>(destination, op, "dst", "a buffer"));
           },
-          "src"_a, "dst"_a, "Records a copy of all bytes of `src` to `dst`: equal sizes, no overlap.")
-      .def("fill", &fill, "buffer"_a, "value"_a.none(),
+          "src"_a.none(), "dst"_a.none(), nb::sig("def copy(self, src: Buffer, dst: Buffer) -> None"),
+          "Records a copy of all bytes of `src` to `dst`: equal sizes, no overlap.")
+      .def("fill", &fill, "buffer"_a.none(), "value"_a.none(),
            nb::sig("def fill(self, buffer: Buffer, value: int | float) -> None"),
            "Records writing `value` to every element; range-checked for the buffer's dtype.")
       .def(
@@ -329,10 +340,17 @@ void bind_recording(nb::class_<Encoder>& encoder) {
           "ones.")
       .def(
           "label",
-          [](nb::handle self, std::string name) { return new Label{nb::borrow(self), std::move(name)}; },
-          "name"_a, nb::rv_policy::take_ownership, "A scope that names the launches in it; labels nest.")
+          [](nb::handle self, nb::handle name) {
+            return new Label{nb::borrow(self), text_from(name, "CommandEncoder.label", "name")};
+          },
+          "name"_a.none(), nb::rv_policy::take_ownership, nb::sig("def label(self, name: str) -> Label"),
+          "A scope that names the launches in it; labels nest.")
       .def(
-          "wait_for", [](Encoder& self, const Ticket& ticket) { self.core.wait_for(ticket); }, "ticket"_a,
+          "wait_for",
+          [](Encoder& self, nb::handle ticket) {
+            self.core.wait_for(object_from<Ticket>(ticket, "CommandEncoder.wait_for", "ticket", "a Ticket"));
+          },
+          "ticket"_a.none(), nb::sig("def wait_for(self, ticket: Ticket) -> None"),
           "The submission starts only when `ticket` (of any device) is done, and fails with its error.");
 }
 

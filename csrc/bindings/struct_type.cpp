@@ -101,22 +101,16 @@ class Packer {
   }
 
   nb::object sequence(nb::handle value, std::uint64_t length, const char* what) const {
-    if (PyTuple_CheckExact(value.ptr()) && static_cast<std::uint64_t>(PyTuple_Size(value.ptr())) == length) {
-      return nb::borrow(value);
-    }
     const auto expected = [&] { return "a sequence of " + std::to_string(length) + what; };
-    const bool text = nb::isinstance<nb::str>(value) || nb::isinstance<nb::bytes>(value);
-    if (text || PySequence_Check(value.ptr()) == 0) {
+    SequenceItems items = sequence_items(value, length);
+    if (items.length < 0) {
       throw DTypeError(spec_.name, field_.text, expected(),
                        repr_of(value) + " (" + type_name_of(value) + ")");
     }
-    nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
-    if (!items.is_valid()) throw nb::python_error();
-    if (static_cast<std::uint64_t>(PyTuple_Size(items.ptr())) != length) {
-      throw ArgumentError(spec_.name, field_.text, expected(),
-                          std::to_string(PyTuple_Size(items.ptr())) + " values");
+    if (static_cast<std::uint64_t>(items.length) != length) {
+      throw ArgumentError(spec_.name, field_.text, expected(), std::to_string(items.length) + " values");
     }
-    return items;
+    return std::move(items.tuple);
   }
 
   const StructSpec& spec_;

@@ -7,6 +7,7 @@ import random
 import re
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -547,3 +548,43 @@ def test_dispatch_reads_its_arguments_as_a_python_function_does(device, buffers)
     with pytest.raises(TypeError):
         metalane.CommandEncoder.dispatch(object(), "scale", [y, x, 2.0, 64], **GRID)  # type: ignore[arg-type]
     assert list(inspect.signature(metalane.CommandEncoder.dispatch).parameters)[1:3] == ["kernel", "args"]
+
+
+class Endless:
+    """A sequence by its methods, which never ends."""
+
+    def __getitem__(self, index: int) -> int:
+        return 1
+
+
+class EndlessOfLength(Endless):
+    def __len__(self) -> int:
+        return 1 << 60
+
+
+@pytest.mark.parametrize(
+    "value", [Endless(), EndlessOfLength(), np.ones((1,) * 20), 10**5000, {1: 2}, b"12"], ids=type
+)
+def test_whatever_stands_for_numbers_is_refused_at_once(device, buffers, value: Any) -> None:
+    y, x = buffers
+    encoder: Any = device.command_encoder()
+    group = {"threads_per_threadgroup": 1}
+    calls: list[Callable[[], object]] = [
+        lambda: device.zeros(value, "f32"),
+        lambda: encoder.dispatch("scale", [y, x, 2.0, 64], threads=value, **group),
+        lambda: encoder.dispatch("scale", [y, x, 2.0, 64], threads=1, **group, threadgroup_memory=value),
+        lambda: encoder.dispatch("scale", [y, x, value, 64], threads=1, **group),
+        lambda: encoder.set_pending_buffer_ranges(value, []),
+        lambda: encoder.copy(value, x),
+        lambda: encoder.copy(x, value),
+        lambda: encoder.fill(value, 1),
+        lambda: encoder.wait_for(value),
+        lambda: encoder.label(value),
+        lambda: metalane.DFlash2SelectorParams(value, [1.0] * 4, 1, 2, 16, 0),
+    ]
+    for call in calls:
+        begin = time.monotonic()
+        with pytest.raises(metalane.ArgumentError):
+            call()
+        assert time.monotonic() - begin < 1
+    assert encoder.launches == 0
