@@ -1,5 +1,5 @@
-// Costs of the CPU executor's parts in nanoseconds of processor time, as JSON: a fiber switch beside swapcontext, and a
-// threadgroup barrier and a simdgroup collective as kernel modules call them.
+// Costs of the CPU executor's parts in nanoseconds of processor time, as JSON: a fiber switch beside
+// swapcontext, and a threadgroup barrier and a simdgroup collective as kernel modules call them.
 //
 // Built by executor.py together with the executor's own sources.
 #include <time.h>
