@@ -356,7 +356,7 @@ def divergent_results(name: str, prelude: str, lines: list[str]) -> np.ndarray:
 SHARED_SITE = "a place is a number in the text: lanes that are in different calls or iterations share it"
 
 
-@pytest.mark.xfail(reason=SHARED_SITE)
+@pytest.mark.xfail(reason=SHARED_SITE, strict=True)
 def test_one_function_called_from_two_branches() -> None:
     """The two calls are two places: lanes of one branch do not meet those of the other."""
     prelude = "uint summed(uint x) { return simd_sum(x); }\n"
@@ -367,7 +367,7 @@ def test_one_function_called_from_two_branches() -> None:
         assert got[threads].tolist() == [half if lane & 1 else 100 * half for lane in lanes]
 
 
-@pytest.mark.xfail(reason=SHARED_SITE)
+@pytest.mark.xfail(reason=SHARED_SITE, strict=True)
 def test_a_branch_that_changes_sides_in_a_loop() -> None:
     """Lanes meet again after each iteration: those that skip one do not meet the others' call in the next."""
     lines = [
