@@ -205,8 +205,8 @@ void check_launch(const DeviceState& device, const PipelineState& pipeline, std:
       bind_bytes(pipeline, check, arg, out);
     }
   }
-  if (bound != pipeline.buffer_mask) {
-    const auto missing = static_cast<std::size_t>(std::countr_zero(pipeline.buffer_mask & ~bound));
+  if ((pipeline.required_mask & ~bound) != 0) {
+    const auto missing = static_cast<std::size_t>(std::countr_zero(pipeline.required_mask & ~bound));
     fail(pipeline, pipeline.checks[missing], "bound", "nothing");
   }
   out.handle_count = out.buffer_count;

@@ -98,6 +98,7 @@ PipelineState::PipelineState(std::shared_ptr<const backend::Pipeline> compiled_,
                                 static_cast<std::uint32_t>(alignment == 0 ? 0 : alignment - 1),
                                 argument.type.size};
       buffer_mask |= 1u << argument.index;
+      if (argument.access != Access::none) required_mask |= 1u << argument.index;
     }
   }
 }

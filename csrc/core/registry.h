@@ -39,7 +39,8 @@ struct PipelineState {
   std::shared_ptr<const backend::Device> device;
   std::string key;
   std::array<ArgumentCheck, max_buffers> checks;  // by buffer index
-  std::uint32_t buffer_mask = 0;                  // bit i: [[buffer(i)]] must be bound
+  std::uint32_t buffer_mask = 0;                  // bit i: [[buffer(i)]] can be bound
+  std::uint32_t required_mask = 0;                // bit i: it must be: function constants leave it there
   std::uint32_t threadgroup_mask = 0;             // bit i: [[threadgroup(i)]] must be bound
 
   PipelineState(std::shared_ptr<const backend::Pipeline> compiled,

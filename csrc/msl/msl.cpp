@@ -1,7 +1,9 @@
 // Program: reads a source once, answers questions about it, emits modules.
 #include "msl/msl.h"
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "core/hash.h"
@@ -49,12 +51,24 @@ class ProgramImpl final : public Program {
       values[constant->name] = {Token{.text = texts.back(), .kind = TokenKind::number}};
     }
     KernelSignature signature = kernel.signature;
-    signature.arguments.clear();
+    std::vector<KernelArgument>& arguments = signature.arguments;
     for (std::size_t i = 0; i < kernel.guards.size(); ++i) {
       const TokenList& guard = kernel.guards[i];
       const bool absent = !guard.empty() && types_.evaluate_guard(guard, values).value_or(1) == 0;
-      if (!absent) signature.arguments.push_back(kernel.signature.arguments[i]);
+      if (absent) arguments[i].access = Access::none;
     }
+    const auto gives_way = [&](const KernelArgument& argument) {
+      const auto takes_its_place = [&](const KernelArgument& other) {
+        return other.index == argument.index && other.space != AddressSpace::threadgroup &&
+               (other.access != Access::none || &other < &argument);
+      };
+      return argument.access == Access::none &&
+             std::any_of(arguments.begin(), arguments.end(), takes_its_place);
+    };
+    std::vector<KernelArgument> present;
+    std::copy_if(arguments.begin(), arguments.end(), std::back_inserter(present),
+                 [&](const KernelArgument& argument) { return !gives_way(argument); });
+    arguments = std::move(present);
     return signature;
   }
 

@@ -27,8 +27,8 @@ class Program {
 
   // Every kernel: non-template ones, and explicit instantiations with [[host_name("...")]].
   virtual const std::vector<KernelSignature>& kernels() const = 0;
-  // The kernel's signature once `constants` are given: without the arguments whose [[function_constant(c)]]
-  // is false. Throws KernelNotFoundError.
+  // The kernel's signature once `constants` are given: arguments whose [[function_constant(c)]] is false have
+  // no access, and are left out where another has their index. Throws KernelNotFoundError.
   virtual KernelSignature signature(const std::string& kernel,
                                     const std::vector<ConstantValue>& constants) const = 0;
   // The messages of the compiler that took an adapted text, with the lines of the source that they name.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace metalane::msl {
 namespace {
@@ -13,6 +14,25 @@ namespace {
 constexpr std::size_t max_text_bytes = std::size_t(8) << 20;
 constexpr std::size_t max_files = 60000;
 constexpr std::size_t max_shown = 300;  // characters of an offending line
+
+// Messages are text for Python too: what is no UTF-8 becomes question marks.
+std::string as_utf8(std::string text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const std::size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    bool valid = lead < 0x80 || (lead >= 0xc2 && lead < 0xf5 && i + length <= text.size());
+    for (std::size_t k = 1; valid && k < length; ++k) valid = (text[i + k] & 0xc0) == 0x80;
+    // Not in use: longer forms of shorter ones, surrogates, and what is beyond 0x10ffff.
+    const auto second = valid && length > 2 ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (valid && length > 2) {
+      valid = !((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
+                (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f));
+    }
+    if (!valid) text[i] = '?';
+    i += valid ? length : 1;
+  }
+  return text;
+}
 
 // Line `line` of the file as it was given, the part before a splice counting as one.
 std::string line_of(const SourceFile& file, std::uint32_t line) {
@@ -86,8 +106,8 @@ void SourceSet::fail(const Token& at, const std::string& what) const {
 
 void SourceSet::fail(std::uint16_t file, std::uint32_t line, std::uint32_t column,
                      const std::string& what) const {
-  throw CompileError("", files_[file].name + ":" + std::to_string(line) + ":" + std::to_string(column) +
-                             ": " + what + shown_line(file, line, column));
+  throw CompileError("", as_utf8(files_[file].name + ":" + std::to_string(line) + ":" +
+                                 std::to_string(column) + ": " + what + shown_line(file, line, column)));
 }
 
 // The line and a caret below it, each on a line of its own; nothing where the text has no such line.
@@ -117,7 +137,7 @@ std::string SourceSet::explain(std::string_view messages) const {
     }
     if (ended) text += '\n';
   }
-  return text;
+  return as_utf8(std::move(text));
 }
 
 std::string string_value(std::string_view literal) {

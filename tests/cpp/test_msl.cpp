@@ -510,11 +510,35 @@ TEST_CASE(chains_without_brackets_are_bounded) {
                "an expression has more than 4000 tokens");
   CHECK_THROWS(msl::Program::read("t", body(repeated("if (o[0]) ", 20000) + ";"), none), CompileError,
                "statements nest deeper than 200");
+  CHECK_THROWS(msl::Program::read("t", body(repeated("if (o[0]) { o[0] = 1; } else ", 20000) + ";"), none),
+               CompileError, "an if has more than 2000 branches");
+  CHECK_THROWS(msl::Program::read("t", body(repeated("if (o[0]) o[0] = 1; else ", 20000) + ";"), none),
+               CompileError, "an if has more than 2000 branches");
   // Long lists and bodies are no chains.
   const std::string table = "constant int table[] = {" + repeated("1 + 1, ", 20000) + "1};";
   CHECK_EQ(
       msl::Program::read("t", table + body(repeated("if (o[0]) o[0] = 1;", 5000)), none)->kernels().size(),
       1u);
+  const std::string two = "if (o[0]) { if (o[1]) o[1] = 2; else o[2] = 3; } else { o[3] = 4; } ";
+  CHECK_EQ(msl::Program::read("t", body(repeated(two, 3000)), none)->kernels().size(), 1u);
+}
+
+TEST_CASE(errors_show_the_line_as_it_was_given) {
+  const std::string text =
+      "#define LONG(x) \\\n  x + \\\r\n  1\nconstant int a = 3;\n#define B \\\n ( \nint broken = B;\n";
+  CHECK_THROWS(msl::Program::read("t", text, {}), CompileError,
+               "t:7:14: \"(\" is never closed\n  int broken = B;");
+  const std::string spliced = "#define LONG(x) \\\n  x ## \\\n  ## 1\n#if LONG(\n#endif\n";
+  CHECK(read_error(spliced).find("\n  #if LONG(") != std::string::npos);
+}
+
+TEST_CASE(errors_are_utf8) {
+  CHECK(read_error("\"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\" }")
+            .find("caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80") != std::string::npos);
+  CHECK(read_error("\"\xff \xc3( \xe2\x82 \xed\xa0\x80 \xc0\x80\" }").find("\"? ?( ?? ??? ??\"") !=
+        std::string::npos);
+  // Cut off in the middle of a letter.
+  CHECK(read_error("} // " + std::string(294, 'x') + "\xc3\xa9").ends_with("x?\n  ^"));
 }
 
 CHECK_MAIN()

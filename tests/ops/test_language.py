@@ -183,6 +183,11 @@ constant bool has_b [[function_constant(0)]];
 constant int by [[function_constant(1)]];
 constant int by_or = is_function_constant_defined(by) ? by : 7;
 constant bool no_b = !has_b;
+kernel void optional(device float* out [[buffer(0)]], device const float* b [[buffer(1), function_constant(has_b)]],
+                     device float* last [[buffer(2), function_constant(no_b)]]) {
+  if (has_b) out[0] = b[0];
+  if (no_b) out[0] = last[0] = 5;
+}
 kernel void guarded(device float* out [[buffer(0)]], device const float* b [[buffer(1), function_constant(has_b)]],
                     constant float& c [[buffer(1), function_constant(no_b)]]) {
   if (has_b) { out[0] = b[1] + by_or; } else { out[0] = c + by_or; }
@@ -287,6 +292,62 @@ kernel void untold(device int* out [[buffer(0)]]) {
 """
 )
 
+# What the CPU device does not have, each in a kernel of its own beside one that runs.
+OUTSIDE = (
+    HEAD
+    + """
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+using namespace raytracing;
+using namespace mpp::tensor_ops;
+using picture = texture2d<float>;
+struct Mixed { texture2d<float> t; device float* p; };
+struct Linked { int n; device float* p; };
+struct Nested { Linked inner[2]; };
+constant texture2d<float> global [[texture(3)]];
+kernel void texture(texture2d<float> t [[texture(0)]]) {}
+kernel void alias(device float* o, picture t [[texture(0)]]) {}
+kernel void inside(constant Mixed& m [[buffer(0)]]) {}
+kernel void textures(array<texture2d<float>, 4> t [[texture(0)]]) {}
+kernel void cube(texturecube<half, access::sample> t [[texture(0)]]) {}
+kernel void depth(depth2d<float> t [[texture(0)]]) {}
+kernel void texels(texture_buffer<float> t [[texture(0)]]) {}
+kernel void used(device float* o) { o[0] = global.get_width(); }
+kernel void sampler_argument(sampler s [[sampler(0)]]) {}
+kernel void sampler_inside(device float* o) { constexpr sampler s(address::clamp_to_edge); }
+kernel void traces(device float* o) { ray r; }
+kernel void intersects(device float* o) { intersector<triangle_data> i; }
+kernel void accelerates(device float* o, acceleration_structure<instancing> a [[buffer(1)]]) {}
+kernel void instances(device float* o, raytracing::instance_acceleration_structure a [[buffer(1)]]) {}
+kernel void table(device float* o, visible_function_table<float(float)> t [[buffer(1)]]) {}
+kernel void function(device float* o, float (*f)(float) [[buffer(1)]]) {}
+kernel void tensors(device float* o, tensor<device half, dextents<int, 2>> t [[buffer(1)]]) {}
+kernel void products(device float* o) { constexpr auto d = matmul2d_descriptor(16, 16, 16); }
+kernel void commands(device float* o, command_buffer c [[buffer(1)]]) {}
+kernel void blocks(device float* o, imageblock<Linked> b) {}
+kernel void meshes(device float* o) { mesh<float4, float4, 3, 1, topology::triangle> m; }
+kernel void stages(device float* o, float x [[stage_in]]) {}
+kernel void holds(constant Linked& l [[buffer(0)]]) {}
+kernel void holds_inside(constant Nested* l [[buffer(0)]]) {}
+kernel void twice(device float* device* p [[buffer(0)]]) {}
+kernel void assembles(device float* o) { asm("nop"); }
+[[mesh]] void mesh_stage(mesh<float4, float4, 3, 1, topology::triangle> m) {}
+[[intersection(triangle)]] bool hit(float d [[distance]]) { return true; }
+vertex float4 vertex_stage(uint i [[vertex_id]]) { return float4(i); }
+fragment float4 fragment_stage(float4 p [[position]], texture2d<float> t [[texture(0)]]) { return p; }
+[[visible]] float callable(float x) { return x + 1; }
+kernel void runs(device float* o) {
+  float mesh = 2, ray = 3;
+  o[0] = (mesh < ray) + callable(mesh);
+  os_log_default.log("%f", o[0]);
+}
+"""
+)
+OUTSIDE_KERNELS = {
+    line.split("(")[0].split()[-1]: number
+    for number, line in enumerate(OUTSIDE.split("\n"), 1)
+    if line.startswith("kernel void ") and not line.startswith("kernel void runs")
+}
+
 
 @pytest.fixture(scope="module")
 def device() -> metalane.Device:
@@ -296,6 +357,7 @@ def device() -> metalane.Device:
         "declarations": DECLARATIONS,
         "arguments": ARGUMENTS,
         "spaces": SPACES,
+        "outside": OUTSIDE,
     }.items():
         device.registry.register_source(name, source)
     return device
@@ -452,6 +514,23 @@ def test_guarded_arguments(device, constants, want):
     assert got[0] == want
 
 
+def test_arguments_that_constants_leave_out_may_be_bound_or_not(device):
+    b, last = np.array([3], np.float32), poisoned(1, np.float32)
+    (got,) = run(device, "arguments::optional", [poisoned(1, np.float32), b], [0], constants={"has_b": True})
+    assert got[0] == 3
+    for indices in ([0, 2], [0, 1, 2]):
+        arrays = [poisoned(1, np.float32), b, last]
+        bound = {i: device.from_numpy(arrays[i].copy()) for i in indices}
+        encoder = device.command_encoder()
+        encoder.dispatch(
+            "arguments::optional", bound, threads=1, threads_per_threadgroup=1, constants={"has_b": False}
+        )
+        encoder.commit_and_wait()
+        assert bound[0].numpy()[0] == bound[2].numpy()[0] == 5
+    with pytest.raises(metalane.ArgumentError, match=r"argument 2 \(last\) must be bound"):
+        run(device, "arguments::optional", [poisoned(1, np.float32), b], [0], constants={"has_b": False})
+
+
 @pytest.mark.parametrize(("name", "dtype", "n"), [("last_f", np.float32, 3), ("last_u", np.uint16, 2)])
 def test_deduced_instances(device, name, dtype, n):
     y = np.arange(5, 5 + n).astype(dtype)
@@ -491,3 +570,51 @@ def test_address_spaces_that_cannot_be_told(device):
         match=r"spaces:83:12: which \"where\" is meant depends on the address space of its argument 1",
     ):
         device.registry.pipeline("spaces::untold")
+
+
+@pytest.mark.parametrize("kernel", OUTSIDE_KERNELS)
+def test_outside_is_refused_with_its_place(device, kernel):
+    # The program-scope texture is where it is declared.
+    line = OUTSIDE_KERNELS[kernel] if kernel != "used" else OUTSIDE_KERNELS["texture"] - 1
+    with pytest.raises(metalane.CompileError, match="not supported on the CPU device") as caught:
+        device.registry.pipeline(f"outside::{kernel}")
+    assert f"outside:{line}:" in str(caught.value)
+    assert caught.value.kernel == kernel
+
+
+def test_others_beside_what_is_outside_run(device):
+    (got,) = run(device, "outside::runs", [poisoned(1, np.float32)], [0])
+    assert got[0] == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "shown"),
+    [
+        (
+            "kernel void k(device int* out) {\n  out[0] = undeclared;\n}\n",
+            "k:4:12: ",
+            "\n    out[0] = undeclared;\n             ^",
+        ),
+        (
+            "#define SET(x) \\\n  x = missing\nkernel void k(device int* out) {\n  SET(out[0]);\n}\n",
+            "k:6:",
+            "\n    SET(out[0]);",
+        ),
+        (
+            '#include "part.h"\nkernel void k(device int* out) { part(out); }\n',
+            "part.h:3:13: ",
+            "\n    return p->none;\n              ^",
+        ),
+    ],
+    ids=["kernel", "macro", "template in a header"],
+)
+def test_errors_of_the_compiler_point_into_the_source(text, place, shown):
+    device = metalane.Device("cpu")
+    device.registry.register_header(
+        "part.h", "template <typename T>\ninline T part(device T* p) {\n  return p->none;\n}\n"
+    )
+    device.registry.register_source("k", HEAD + text)
+    with pytest.raises(metalane.CompileError) as caught:
+        device.registry.pipeline("k")
+    assert place in str(caught.value)
+    assert shown in str(caught.value)
