@@ -36,8 +36,9 @@ void ReachabilityIndex::add(Index index) {
 }
 
 // Sources for older compilers add overloads to namespace metal that call the compiler's own __metal_...
-// functions (MLX does so for bfloat): the library has these overloads.
+// functions (MLX does so for bfloat), or declare such functions: the library has both.
 bool ReachabilityIndex::restates_library(const Item& item) const {
+  if (!item.names.empty() && item.names.front().starts_with("__metal_")) return true;
   for (Index i = item.body.begin; i < item.body.end; ++i) {
     if (unit_.at(i).text.starts_with("__metal_")) return true;
   }

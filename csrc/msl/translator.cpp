@@ -21,6 +21,7 @@ bool is_word(char c) {
 bool is_rendezvous(std::string_view name) {
   static const std::unordered_set<std::string_view> names = {"threadgroup_barrier",
                                                              "simdgroup_barrier",
+                                                             "__metal_wait_simdgroup_events",
                                                              "simd_sum",
                                                              "simd_product",
                                                              "simd_min",

@@ -292,6 +292,31 @@ kernel void untold(device int* out [[buffer(0)]]) {
 """
 )
 
+# Asynchronous copies through the compiler's own functions, as sources declare them for themselves.
+COPIES = (
+    HEAD
+    + """
+struct copy_event;
+thread copy_event* __metal_simdgroup_async_copy_1d(ulong, ulong, threadgroup void*, const device void*, ulong)
+    __asm("air.simdgroup_async_copy_1d.p3i8.p1i8");
+thread copy_event* __metal_simdgroup_async_copy_2d(ulong, ulong, threadgroup void*, ulong, ulong, ulong2,
+                                                   const device void*, ulong, ulong, ulong2, long2, int)
+    __asm("air.simdgroup_async_copy_2d.p3i8.p1i8");
+void __metal_wait_simdgroup_events(int, thread copy_event**) __asm("air.wait_simdgroup_events");
+kernel void copies(device const float* in [[buffer(0)]], device float* out [[buffer(1)]],
+                   constant int& clamp [[buffer(2)]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float tile[8 * 8], line[8];
+  thread copy_event* events[2];
+  events[0] = __metal_simdgroup_async_copy_2d(sizeof(float), alignof(float), tile, 8, 1, ulong2(8, 8), in, 10, 1,
+                                              ulong2(5, 6), long2(0), clamp);
+  events[1] = __metal_simdgroup_async_copy_1d(sizeof(float), alignof(float), line, in + 3, 8);
+  __metal_wait_simdgroup_events(2, events);
+  for (uint i = lane; i < 64; i += 32) out[i] = tile[63 - i];
+  if (lane < 8) out[64 + lane] = line[7 - lane];
+}
+"""
+)
+
 # What the CPU device does not have, each in a kernel of its own beside one that runs.
 OUTSIDE = (
     HEAD
@@ -358,6 +383,7 @@ def device() -> metalane.Device:
         "arguments": ARGUMENTS,
         "spaces": SPACES,
         "outside": OUTSIDE,
+        "copies": COPIES,
     }.items():
         device.registry.register_source(name, source)
     return device
@@ -570,6 +596,22 @@ def test_address_spaces_that_cannot_be_told(device):
         match=r"spaces:83:12: which \"where\" is meant depends on the address space of its argument 1",
     ):
         device.registry.pipeline("spaces::untold")
+
+
+@pytest.mark.parametrize("clamp", [0, 1], ids=["zero", "edge"])
+def test_asynchronous_copies(device, clamp):
+    x = np.random.default_rng(1).standard_normal((8, 10)).astype(np.float32)
+    (got,) = run(
+        device,
+        "copies::copies",
+        [x, poisoned(72, np.float32), clamp],
+        [1],
+        threads=32,
+        threads_per_threadgroup=32,
+    )
+    tile = np.pad(x[:6, :5], ((0, 2), (0, 3)), mode="edge" if clamp else "constant")
+    np.testing.assert_array_equal(got[:64], tile.ravel()[::-1])
+    np.testing.assert_array_equal(got[64:], x.ravel()[3:11][::-1])
 
 
 @pytest.mark.parametrize("kernel", OUTSIDE_KERNELS)
