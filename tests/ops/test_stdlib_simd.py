@@ -6,7 +6,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -163,19 +164,18 @@ def inputs(name: str) -> np.ndarray:
 PATTERNS = {"all": 0xFFFFFFFF, "odd": 0xAAAAAAAA, "low": 0x0000FFFF, "scattered": 0x8F13C0D5}
 
 
-@pytest.fixture(scope="module", params=PATTERNS)
-def results(request: pytest.FixtureRequest) -> tuple[int, dict[str, np.ndarray]]:
-    pattern = PATTERNS[request.param]
+def run_types(number: int, types: Sequence[str], pattern: int) -> dict[str, np.ndarray]:
+    """All operations of these types in one kernel: for each type [operation, thread, component]."""
     count = len(ALL) + len(ALL_BITWISE)
     offset, calls, places = 0, ["uint lane = t % 32;"], {}
     packed = []
-    for name in TYPES:
+    for name in types:
         element, size = split(name)
         values = inputs(name)
+        at = sum(p.size for p in packed)
         packed.append(np.resize(values.view(np.uint8), -(-values.nbytes // 32) * 32))
         stride = THREADS * size
         places[name] = offset, count * stride
-        at = sum(p.size for p in packed[:-1])
         # The pattern is data: the branch is one at run time.
         calls.append(
             f"if ((pattern[0] >> lane) & 1) lanes<{name}>((device const {element}*)(in + {at}), "
@@ -183,7 +183,7 @@ def results(request: pytest.FixtureRequest) -> tuple[int, dict[str, np.ndarray]]
         )
         offset += -(-count * stride * DTYPES[element].itemsize // 32) * 32
     got = run_kernel(
-        "simd_functions",
+        f"simd_functions_{number}",
         source(),
         {"in": ("uchar", np.concatenate(packed)), "pattern": ("uint", np.array([pattern], np.uint32))},
         {"out": (offset, "uchar")},
@@ -193,12 +193,20 @@ def results(request: pytest.FixtureRequest) -> tuple[int, dict[str, np.ndarray]]
         attributes="uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]]",
     )["out"]
     views = {}
-    for name in TYPES:
+    for name in types:
         element, size = split(name)
         start, elements = places[name]
         raw = got[start : start + elements * DTYPES[element].itemsize]
         views[name] = raw.view(DTYPES[element]).reshape(count, THREADS, size)
-    return pattern, views
+    return views
+
+
+@pytest.fixture(scope="module", params=PATTERNS)
+def results(request: pytest.FixtureRequest) -> tuple[int, dict[str, np.ndarray]]:
+    pattern = PATTERNS[request.param]
+    with ThreadPoolExecutor(2) as pool:  # each waits for the host's compiler
+        halves = pool.map(lambda n: run_types(n, TYPES[n::2], pattern), (0, 1))
+        return pattern, {name: values for half in halves for name, values in half.items()}
 
 
 def groups(width: int, pattern: int) -> list[tuple[list[int], list[int]]]:
