@@ -77,10 +77,10 @@ class Batch:
         parameters += ["constant uint& n", "uint i [[thread_position_in_grid]]"]
         return "\n".join([*parts, f"kernel void {self.name}({', '.join(parameters)}) {{", *calls, "}", ""])
 
-    def run(self, arguments: Sequence[np.ndarray]) -> dict[tuple[str, int], np.ndarray]:
+    def run(self, arguments: Sequence[np.ndarray], math: str = "safe") -> dict[tuple[str, int], np.ndarray]:
         """What each expression gives in each width. Arguments are repeated up to a multiple of 12."""
         device = metalane.Device("cpu")
-        device.registry.register_source(self.name, self.source())
+        kernel = device.compile(self.source(), math=math)[self.name]
         count = arguments[0].size
         padded = [np.resize(a, -(-count // 12) * 12) for a in arguments]
         n = padded[0].size
@@ -89,14 +89,7 @@ class Batch:
             slots = sum(len(e.widths) for e in self.expressions if e.result == result)
             outputs[result] = device.empty((slots * n,), DTYPES[stored(result)])
             outputs[result].numpy().view(np.uint8)[:] = POISON
-        encoder = device.command_encoder()
-        encoder.dispatch(
-            self.name,
-            [*map(device.from_numpy, padded), *outputs.values(), n],
-            threads=n,
-            threads_per_threadgroup=64,
-        )
-        encoder.commit_and_wait()
+        kernel(*map(device.from_numpy, padded), *outputs.values(), n, threads=n, threads_per_threadgroup=64)
         rows = {r: iter(outputs[r].numpy().reshape(-1, n)) for r in outputs}
         return {
             (e.name, width): restored(next(rows[e.result])[:count], e.result) for e, width in self.slots()

@@ -116,3 +116,16 @@ def test_fma(results: Results, dtype: str) -> None:
     for name in fma_names(dtype):
         for width in (1, 2, 3, 4):
             assert np.array_equal(bit_pattern(results[key][name, width]), bit_pattern(got)), (name, width)
+
+
+def test_fast_math() -> None:
+    """Compiled with fast math, functions of float keep their bounds; what is made of operators may contract."""
+    made_of_operators = {"mix", "smoothstep"}
+    for key in ("float_1", "float_3"):
+        cases = [c for c in CASES[key] if not c.result and c.name not in made_of_operators]
+        expressions = tuple(Expression(c.name, c.expression, "float", (1,)) for c in cases)
+        fast = Batch(f"fast_{key}", ("float",) * split(key)[1], expressions, PRELUDE).run(given(key), "fast")
+        for case in cases:
+            with np.errstate(all="ignore"):
+                exact = case.oracle(*map(float64, given(key)[: case.arity]))
+            assert error_in_ulps(fast[case.name, 1], exact, "float").max() <= bound(case, "float"), case.name
