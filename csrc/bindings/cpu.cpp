@@ -9,16 +9,8 @@ using namespace nb::literals;
 
 namespace {
 
-// More threads than any machine that metalane runs on has processors; a slip must not start a million.
-constexpr std::uint64_t kMaxThreads = 4096;
-
 void set_thread_count(nb::handle count) {
-  const std::uint64_t threads = u64_from(count, "set_thread_count", "count");
-  if (threads > kMaxThreads) {
-    throw ArgumentError("set_thread_count", "count", "at most " + std::to_string(kMaxThreads),
-                        std::to_string(threads));
-  }
-  cpu::set_thread_count(static_cast<unsigned>(threads));
+  cpu::set_thread_count(u64_from(count, "set_thread_count", "count"));
 }
 
 // Paths go through os.fsencode and os.fsdecode: they need not be UTF-8.

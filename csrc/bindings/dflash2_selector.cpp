@@ -1,6 +1,7 @@
 // The DFlash2 selector's buffers and operators.
 #include <array>
 
+#include "bindings/kernel_types.h"
 #include "bindings/struct_type.h"
 
 namespace metalane::python {
@@ -31,14 +32,22 @@ constexpr std::array<BufferField, 13> kBufferFields = {{
     {"confidence", &Buffers::confidence},
 }};
 
-// The params object's bytes as the operator's struct. Its class must lie in memory as the C++ compiler says;
-// metalane.DFlash2SelectorParams and -VerifyRowsParams do (a test compares them).
+// The params object's bytes as the operator's struct: of a metal_struct class that lies in memory as the C++
+// compiler says, metalane's own or another.
 template <typename Params>
-const Params& params_from(nb::handle value, const char* op, std::string_view class_name) {
+const Params& params_from(nb::handle value, const char* op, const char* class_name) {
+  static const StructLayout& expected = cpp_layouts().at(class_name);
   const StructView view = struct_view(value);
-  if (view.spec == nullptr || view.spec->name != class_name || view.spec->defaults.size() != sizeof(Params)) {
-    throw DTypeError(op, "params", std::string(class_name),
-                     repr_of(value) + " (" + type_name_of(value) + ")");
+  if (view.spec == nullptr) {
+    throw DTypeError(op, "params", class_name, repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  if (view.spec->lies_as.load(std::memory_order_relaxed) != &expected) {
+    if (const auto mismatch = compare_layouts(expected, *view.spec->layout, "")) {
+      throw DTypeError(op, "params",
+                       std::string(class_name) + " (" + mismatch->field + " " + mismatch->expected + ")",
+                       type_name_of(value) + " (" + mismatch->given + ")");
+    }
+    view.spec->lies_as.store(&expected, std::memory_order_relaxed);
   }
   return *static_cast<const Params*>(view.bytes);
 }

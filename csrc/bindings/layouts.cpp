@@ -5,7 +5,7 @@
 #include <map>
 #include <type_traits>
 
-#include "bindings/bindings.h"
+#include "bindings/struct_type.h"
 
 namespace metalane::python {
 
@@ -50,7 +50,7 @@ StructLayout layout_of(const char* name, std::vector<StructField> fields) {
 
 #define METALANE_FIELD(Struct, member) field_of<decltype(Struct::member)>(#member, offsetof(Struct, member))
 
-std::map<std::string, StructLayout> cpp_layouts() {
+std::map<std::string, StructLayout> all_layouts() {
   using Selector = DFlash2SelectorParams;
   using VerifyRows = DFlash2VerifyRowsParams;
   return {
@@ -71,6 +71,11 @@ std::map<std::string, StructLayout> cpp_layouts() {
 #undef METALANE_FIELD
 
 }  // namespace
+
+const std::map<std::string, StructLayout>& cpp_layouts() {
+  static const std::map<std::string, StructLayout> layouts = all_layouts();
+  return layouts;
+}
 
 void bind_layouts(nb::module_& module) {
   module.def("cpp_layouts", &cpp_layouts,

@@ -1,6 +1,9 @@
 // Parameter structs: Python objects whose fields live packed, as the device reads them, inside the object.
 #pragma once
 
+#include <atomic>
+#include <map>
+
 #include "bindings/bindings.h"
 
 namespace metalane::python {
@@ -27,6 +30,9 @@ struct StructSpec {
   std::vector<StructFieldSpec> fields;
   std::vector<std::uint8_t> defaults;  // an instance with every default filled in
 
+  // The operator's struct that this layout was last compared with and found equal.
+  mutable std::atomic<const StructLayout*> lies_as{nullptr};
+
   // Throws ArgumentError naming the first field in which a kernel's argument of `type` differs. Compared once
   // for each pipeline and argument.
   void check_matches(const Pipeline& pipeline, const KernelArgument& argument) const;
@@ -40,6 +46,9 @@ struct StructSpec {
   mutable std::vector<Checked> checked_;
   mutable std::size_t next_checked_ = 0;
 };
+
+// The parameter structs of the built-in kernels as the C++ compiler laid them out, by name (layouts.cpp).
+const std::map<std::string, StructLayout>& cpp_layouts();
 
 // The packed bytes of an instance of a metal_struct class.
 struct StructView {

@@ -11,6 +11,7 @@ import pytest
 from ops.dflash2_case import BF16, OUTPUTS, shapes
 
 import metalane
+from metalane import f32, u32
 
 LANES, ROWS, VOCABULARY = 2, 4, 40
 SELECTOR_PARAMS = {
@@ -206,6 +207,32 @@ def test_inputs_may_share_memory(device: metalane.Device) -> None:
         metalane.dispatch_dflash2_selector(
             encoder, buffers, metalane.DFlash2SelectorParams(**SELECTOR_PARAMS)
         )
+
+
+def test_params_are_known_by_their_layout(device: metalane.Device) -> None:
+    """A struct of the right name and size that lies otherwise is refused; one of another name that lies alike works."""
+
+    def struct_of(name: str, order: list[str]) -> Any:
+        types = {"anchor": u32[4], "temperature": f32[4]}
+        fields = {field: types.get(field, u32) for field in order}
+        return metalane.metal_struct(type(name, (), {"__annotations__": fields}))
+
+    order = list(SELECTOR_PARAMS)
+    alike = struct_of("Mine", order)
+    shuffled = struct_of("DFlash2SelectorParams", [*order[:2], *order[:1:-1]])
+    assert len(bytes(shuffled(**SELECTOR_PARAMS))) == 48
+    buffers = alloc(device)
+    for _ in range(2):  # what was compared before is compared no more
+        refuse(
+            device,
+            lambda encoder: metalane.dispatch_dflash2_selector(encoder, buffers, shuffled(**SELECTOR_PARAMS)),
+            metalane.DTypeError,
+            "params",
+            "lanes",
+        )
+        with device.command_encoder() as encoder:
+            metalane.dispatch_dflash2_selector(encoder, buffers, alike(**SELECTOR_PARAMS))
+            assert encoder.launches == 3
 
 
 VERIFY_CASES: list[tuple[dict[str, Any], tuple[str, ...]]] = [

@@ -177,7 +177,15 @@ class CpuSubmission final : public backend::Submission {
 
 }  // namespace
 
-void set_thread_count(unsigned count) noexcept { chosen_thread_count.store(count); }
+void set_thread_count(std::uint64_t count) {
+  // More threads than any machine that metalane runs on has processors; a slip must not start a million.
+  constexpr std::uint64_t most = 4096;
+  if (count > most) {
+    throw ArgumentError("set_thread_count", "count", "at most " + std::to_string(most),
+                        std::to_string(count));
+  }
+  chosen_thread_count.store(static_cast<unsigned>(count));
+}
 
 std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options) {
   return std::make_shared<CpuDevice>(options);

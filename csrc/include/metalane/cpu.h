@@ -9,7 +9,8 @@
 namespace metalane::cpu {
 
 // Worker threads of CPU devices opened from now on; 0, the default: one a processor that the process may use.
-METALANE_API void set_thread_count(unsigned count) noexcept;
+// Throws ArgumentError above 4,096.
+METALANE_API void set_thread_count(std::uint64_t count);
 
 struct KernelCacheInfo {
   std::string directory;
