@@ -211,7 +211,8 @@ bool Overloads::takes_reference(std::string_view name, std::size_t number) const
   if (found == by_name_.end()) return false;
   for (const Index index : found->second) {
     const std::vector<Range> parts = unit_.split_commas(unit_.items()[index].params);
-    if (number >= parts.size()) continue;
+    // What carries spaces hands on where a pointer points, however it takes the pointer.
+    if (number >= parts.size() || carries_spaces(index)) continue;
     const auto declarators = read_declarators(unit_, parts[number]);
     if (declarators.size() != 1) continue;
     const auto has = [&](std::string_view sign) {

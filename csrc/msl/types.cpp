@@ -182,7 +182,7 @@ std::vector<Declarator> read_declarators(const Unit& unit, Range range, Index be
       } else if (token.is("[")) {
         declarator.extents.push_back({i + 1, unit.match(i)});
         i = unit.match(i);
-      } else if (token.is("=") || token.is("{")) {
+      } else if (token.is("=") || token.is("{") || (token.is("(") && declarator.name_at != no_index)) {
         declarator.has_initialiser = true;
         declarator.initialiser = {token.is("=") ? i + 1 : i, part.end};
         break;

@@ -292,6 +292,70 @@ kernel void untold(device int* out [[buffer(0)]]) {
 """
 )
 
+FORMS = (
+    HEAD
+    + """
+template <typename T> inline T same(device const T* src) { T a = src[0]; return a; }
+template <typename U> inline U same(threadgroup const U* s) { U a = s[0]; return a; }
+inline int w(device const float* p) { return 1; }
+inline int w(constant float* p) { return 2; }
+inline int w(threadgroup const float* p) { return 3; }
+inline int w(thread const float* p) { return 4; }
+template <typename T> struct Tile {
+  T v[4];
+  const device T* src;
+  threadgroup T* dst;
+  Tile(const device T* s, threadgroup T* d) : src(s), dst(d) {}
+  int load(const device T* p, int k = 1) { v[0] = p[0]; return 10 + k; }
+  int load(const threadgroup T* p, int k = 2) { v[0] = p[1]; return 30 + k; }
+  int loads() { return load(src) * 100 + load(dst, 5); }
+  int self() thread { return w(v) * 100 + w(src) * 10 + w(dst); }
+  static int of(device const T* p) { return 1; }
+  static int of(threadgroup const T* p) { return 3; }
+};
+struct Params { float arr[4]; float one; };
+inline int through(thread Tile<float>& t) { return w(t.v) * 100 + w(t.src) * 10 + w(t.dst); }
+inline int arrays(threadgroup float (&tile)[4][4], thread float (&mine)[2]) { return w(tile[1]) * 10 + w(mine); }
+template <typename T, int N> inline int counted(threadgroup T* p) { return N + w(p); }
+template <typename T, int N> inline int counted(device T* p) { return 2 * N + w(p); }
+template <typename A, typename B> inline int two(A a, B b) { return w(a) * 10 + w(b); }
+template <typename A> inline int referred(const thread A& a) { return w(a); }
+kernel void forms(device float* out [[buffer(0)]], constant Params& p [[buffer(1)]], device Params* dp [[buffer(2)]]) {
+  threadgroup float tg[4][4]; threadgroup float line[4];
+  float mine[2] = {1, 2};
+  line[0] = 5; line[1] = 6; out[0] = 8;
+  out[0] = same(line) + same(out + 0);
+  Tile<float> t(out, line);
+  out[1] = t.load(out) * 100 + t.load(line);
+  out[2] = t.loads();
+  out[3] = t.self();
+  out[4] = through(t);
+  out[5] = Tile<float>::of(out) * 10 + Tile<float>::of(line);
+  out[6] = arrays(tg, mine);
+  out[7] = counted<float, 7>(line) * 100 + counted<float, 7>(out);
+  out[8] = w(p.arr) * 100 + w(&p.one) * 10 + w(dp->arr);
+  out[9] = w(&dp[1].one) * 10 + w(&(*dp).arr[2]);
+  out[10] = two(out, line) * 100 + two(mine, p.arr);
+  out[11] = [&]() { return w(out) * 10 + w(line); }();
+  const device float* cp = out + 1;
+  auto cq = cp + 2;
+  threadgroup float* sp[2] = {line, tg[0]};
+  out[12] = w(cq) * 100 + w(sp[1]) * 10 + w(sp[0] + 1);
+  thread float* tp = mine;
+  out[13] = w(tp) * 10 + w(&tp[1]);
+  out[14] = w(tp ? cp : cq) * 10 + w((const threadgroup float*)line);
+  device float4* o4 = (device float4*)out;
+  out[15] = w((device float*)o4) * 10 + w(reinterpret_cast<device float*>(&o4[1]));
+  for (threadgroup float* q = line; q < line + 1; q++) out[16] = w(q);
+  if (w(line) == 3 && w(cp) == 1) out[16] += w(cp) * 7;
+  uint i = 3;
+  out[17] = w(out + i * 2 - 1) * 100 + w(&line[i + 1 - 1]) * 10 + w(cp++);
+  switch (w(line)) { case 3: out[17] += 1000; }
+  out[18] = referred(cp);
+}
+"""
+)
+
 # Asynchronous copies through the compiler's own functions, as sources declare them for themselves.
 COPIES = (
     HEAD
@@ -382,6 +446,7 @@ def device() -> metalane.Device:
         "declarations": DECLARATIONS,
         "arguments": ARGUMENTS,
         "spaces": SPACES,
+        "forms": FORMS,
         "outside": OUTSIDE,
         "copies": COPIES,
     }.items():
@@ -587,6 +652,13 @@ def test_address_spaces_choose(device):
     (got,) = run(device, "spaces::spaces", args, [0], threadgroup_memory={0: 256})
     want = [1234, 4113, 2193, 1234, 1234 + 18, 1234, 11, 33, 44, 533, 5 + 7300, 7 + 700 + 70000, 13, 31, 31]
     want += [40000 + 1131, 3111, 1, 3 + 10 + 900, 1]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_address_spaces_in_every_form(device):
+    args = [poisoned(19, np.float32), bytes(20), np.zeros(10, np.float32)]
+    (got,) = run(device, "forms::forms", args, [0])
+    want = [13, 1132, 1135, 413, 413, 13, 34, 1015, 221, 11, 1342, 13, 133, 44, 13, 11, 3 + 7, 1131, 1]
     np.testing.assert_array_equal(got, want)
 
 
