@@ -83,31 +83,11 @@ void append_part(std::string& text, std::string_view name, std::string_view valu
   text += '\n';
 }
 
-// Everything that decides the machine code of one module.
-std::string cache_key(const backend::CompileRequest& request, const msl::Program& program,
-                      const HostCompiler& compiler) {
+// Everything that decides the machine code of one module. `adapted` holds the kernel's name and constants.
+std::string cache_key(const std::string& adapted, MathMode math, const HostCompiler& compiler) {
   std::string text;
-  append_part(text, "source", program.expanded_text());
-  append_part(text, "kernel", request.function);
-  for (const ConstantValue& constant : request.constants) {
-    std::visit(
-        [&text](const auto& key) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(key)>, std::string>) {
-            append_part(text, "constant", key);
-          } else {
-            append_part(text, "constant index", std::to_string(key));
-          }
-        },
-        constant.key);
-    std::visit(
-        [&text](const auto& value) {
-          // Bits, because decimal digits would merge NaNs and close numbers.
-          append_part(text, "value", std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
-        },
-        constant.value);
-    append_part(text, "type", std::to_string(constant.value.index()));
-  }
-  append_part(text, "compiler", compiler.identity(request.math));
+  append_part(text, "source", adapted);
+  append_part(text, "compiler", compiler.identity(math));
   append_part(text, "stdlib", msl::stdlib_version());
   append_part(text, "abi", std::to_string(METALANE_MODULE_ABI_VERSION));
   append_part(text, "processor", instruction_set_id());
@@ -121,7 +101,7 @@ std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest
   options.constants = request.constants;
   const std::string adapted = program.adapt(request.function, options);
   const std::string& kernel = request.function;
-  return load_or_build(kernel, cache_key(request, program, compiler),
+  return load_or_build(kernel, cache_key(adapted, request.math, compiler),
                        [&](const std::string& include_directory, const std::string& scratch_directory,
                            const std::string& output_path) {
                          const std::string source_path = scratch_directory + "/kernel.cpp";
