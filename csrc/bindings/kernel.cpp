@@ -124,6 +124,7 @@ void bind_signature_types(nb::module_& module) {
           "access", [](const KernelArgument& argument) { return access_name(argument.access); },
           "'read', 'write' or 'read_write'.")
       .def_ro("is_reference", &KernelArgument::is_reference)
+      .def_ro("is_optional", &KernelArgument::is_optional)
       .def_prop_ro("type", [](const KernelArgument& argument) { return type_text(argument.type); })
       .def_prop_ro(
           "layout", [](const KernelArgument& argument) { return layout_object(argument.type.layout); },

@@ -334,8 +334,9 @@ class SignatureReader {
       if (parameter.attribute == "buffer" || parameter.attribute == "threadgroup") {
         for (std::uint32_t i = 0; i < places(bound); ++i) {
           const std::string element = parameter.count > 0 ? "[" + std::to_string(i) + "]" : "";
-          KernelArgument argument{parameter.name + element, bound.space,   bound.access, parameter.index + i,
-                                  parameter.is_reference,   parameter.type};
+          KernelArgument argument{
+              parameter.name + element, bound.space,    bound.access,        parameter.index + i,
+              parameter.is_reference,   parameter.type, !bound.guard.empty()};
           arguments.emplace_back(std::move(argument), types_.tokens(bound.guard));
         }
       }

@@ -231,6 +231,9 @@ def _axes(value: object) -> list[int]:
     return [int(axis) if isinstance(axis, (int, np.integer)) else 1 for axis in values[:3]]
 
 
+_LEFT_OUT: Any = object()  # an argument that the function constants leave out of the kernel
+
+
 class CompiledKernel:
     """One kernel of a :class:`CompiledSource`; call it to launch it.
 
@@ -267,8 +270,10 @@ class CompiledKernel:
                 buffers[argument.index] = _Parameter(signature.name, argument)
             self._index_of[argument.name] = list(buffers).index(argument.index)
         self._parameters = list(buffers.values())
+        self._optional = any(argument.is_optional for argument in signature.arguments)
         dense = list(buffers) == list(range(len(buffers)))
-        self._indices = None if dense else list(buffers)
+        # Where a function constant may leave arguments out, those that are given go by index too.
+        self._indices = list(buffers) if self._optional or not dense else None
         self._memory = {a.name: a.index for a in signature.arguments if a.space == "threadgroup"}
         self.__name__ = self.__qualname__ = signature.name
         self.__signature__ = self._inspect_signature()
@@ -324,7 +329,8 @@ class CompiledKernel:
         threads: threads in all, 1 to 3 integers. Or threadgroups: their number, or a u32 buffer of three.
         threads_per_threadgroup: by default up to 256, shaped like the grid.
         threadgroup_memory: bytes of [[threadgroup(0)]], or {index or name: bytes}.
-        constants: values of function constants, beside those that the source was compiled with.
+        constants: values of function constants, beside those that the source was compiled with. An argument that
+            they leave out (``[[function_constant(c)]]``) may be left out of the call, or be None.
         encoder: records the launch there instead of committing it; None is returned.
         wait: whether to return only when the launch is done. By default it does where it was given NumPy or DLPack
             arrays, whose readers would not wait by themselves.
@@ -332,11 +338,11 @@ class CompiledKernel:
 
         Raises ArgumentError or DTypeError, with nothing launched; the launch's own error where it waits.
         """
-        values, host = self._values(args, named)
         if constants is None:
             pipeline = self._pipeline or self.pipeline
         else:
             pipeline = self._pipeline_with(self._checked_constants(constants))
+        values, host = self._values(args, named, pipeline)
         for option, sizes in (
             ("threads", threads),
             ("threadgroups", threadgroups),
@@ -349,7 +355,7 @@ class CompiledKernel:
             threads_per_threadgroup = self._default_threadgroup(pipeline, threads)
         if threadgroup_memory is not None and isinstance(threadgroup_memory, Mapping):
             threadgroup_memory = self._memory_by_index(threadgroup_memory)
-        bound = values if self._indices is None else dict(zip(self._indices, values, strict=True))
+        bound = values if self._indices is None else self._by_index(values)
         if encoder is not None:
             self._check_encoder(encoder, wait, timeout)
             encoder.dispatch(
@@ -397,10 +403,25 @@ class CompiledKernel:
             parameters.append(inspect.Parameter(name, either, annotation=parameter.argument.declaration))
         return inspect.Signature([*parameters, *own], return_annotation="Ticket | None")
 
-    def _values(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], bool]:
+    def _absent(self, pipeline: _core.Pipeline) -> set[int]:
+        """Indices of the arguments that the pipeline's function constants leave out."""
+        if not self._optional:
+            return set()
+        bound = {a.index for a in pipeline.signature.arguments if a.access != "none"}
+        return {parameter.argument.index for parameter in self._parameters} - bound
+
+    def _by_index(self, values: list[Any]) -> dict[int, Any]:
+        assert self._indices is not None
+        pairs = zip(self._indices, values, strict=True)
+        return {index: value for index, value in pairs if value is not _LEFT_OUT}
+
+    def _values(
+        self, args: tuple[Any, ...], named: dict[str, Any], pipeline: _core.Pipeline
+    ) -> tuple[list[Any], bool]:
         """What the encoder takes, by position, and whether the memory of a host array is among it."""
+        absent = self._absent(pipeline)
         if named or len(args) != len(self._parameters):
-            args = self._arranged(args, named)
+            args = self._arranged(args, named, absent)
         values: list[Any] = []
         host = False
         for parameter, value in zip(self._parameters, args, strict=True):
@@ -408,6 +429,8 @@ class CompiledKernel:
             if kind is _core.Buffer:
                 if value.dtype is not parameter.fast_dtype:
                     parameter.check_elements(value.dtype, value.shape)
+            elif absent and (value is None or value is _LEFT_OUT) and parameter.argument.index in absent:
+                value = _LEFT_OUT
             elif not (parameter.numbers and (kind is int or kind is float or kind is bool)):
                 value, is_host = parameter.convert(value, self._device)
                 host = host or is_host
@@ -438,7 +461,7 @@ class CompiledKernel:
             pipeline.thread_execution_width,
         )
 
-    def _arranged(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def _arranged(self, args: tuple[Any, ...], named: dict[str, Any], absent: set[int]) -> tuple[Any, ...]:
         """All arguments by position."""
         names = [parameter.name for parameter in self._parameters]
         if len(args) > len(names):
@@ -467,7 +490,11 @@ class CompiledKernel:
                 _refuse(self.name, f"argument '{name}'", "given once", how)
             given[position] = value
         for position, name in enumerate(names):
-            if position not in given:
+            if position in given:
+                continue
+            if self._parameters[position].argument.index in absent:
+                given[position] = _LEFT_OUT
+            else:
                 self._parameters[position].refuse(f"given ({name} of {_listed(names)})", "nothing")
         return tuple(given[position] for position in range(len(names)))
 

@@ -666,3 +666,41 @@ def test_headers_and_host_names(null_device: metalane.Device) -> None:
     recorded = launch(half, np.zeros(2, np.float16), 0.5, threads=2)
     assert recorded.bytes == {1: np.float16(0.5).tobytes()}
     assert "scale<float>" not in dir(compiled)
+
+
+OPTIONAL = """
+#include <metal_stdlib>
+using namespace metal;
+constant bool has_bias [[function_constant(0)]];
+kernel void affine(device float* y [[buffer(0)]], device const float* bias [[buffer(1), function_constant(has_bias)]],
+                   constant float& scale [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+  y[i] = scale * y[i];
+  if (has_bias) y[i] += bias[i];
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["cpu", "null"])
+def test_arguments_that_a_constant_leaves_out(kind: str) -> None:
+    device = metalane.Device(kind)
+    affine = device.compile(OPTIONAL).affine
+    assert [a.is_optional for a in affine.arguments] == [False, True, False]
+    bias = np.float32([10, 20, 30])
+    ones = [np.ones(3, np.float32) for _ in range(5)]
+    with_bias, without = (
+        {"constants": {"has_bias": True}, "threads": 3},
+        {"constants": {"has_bias": False}, "threads": 3},
+    )
+    affine(ones[0], bias, 2.0, **with_bias)
+    affine(ones[1], None, 2.0, **without)
+    affine(ones[2], scale=2.0, **without)
+    affine(y=ones[3], bias=bias, scale=2.0, **without)
+    if device.kind != "null":
+        assert ones[0].tolist() == [12, 22, 32]
+        assert [y.tolist() for y in ones[1:4]] == [[2, 2, 2]] * 3
+    for arguments in ((ones[4], None, 2.0), (ones[4],)):
+        with pytest.raises(metalane.ArgumentError, match="bias|scale"):
+            affine(*arguments, **with_bias)
+    with pytest.raises(metalane.ArgumentError, match="argument 'bias' must be given"):
+        affine(ones[4], scale=2.0, **with_bias)
+    assert ones[4].tolist() == [1, 1, 1]

@@ -109,7 +109,7 @@ std::shared_ptr<const backend::Pipeline> NullDevice::compile(const backend::Comp
   for (const KernelSignature& kernel : program->kernels()) {
     if (kernel.name != request.function) continue;
     auto pipeline = std::make_shared<backend::Pipeline>();
-    pipeline->signature = kernel;
+    pipeline->signature = program->signature(request.function, request.constants);
     if (kernel.max_total_threads_per_threadgroup != 0) {
       pipeline->max_total_threads_per_threadgroup = kernel.max_total_threads_per_threadgroup;
     }

@@ -78,6 +78,7 @@ struct KernelArgument {
   std::uint32_t index = 0;
   bool is_reference = false;  // `constant T&`: exactly one T
   TypeInfo type;              // what is pointed to
+  bool is_optional = false;   // [[function_constant(c)]]: there only where c is true
 };
 
 struct FunctionConstant {
