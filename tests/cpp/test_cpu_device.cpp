@@ -267,6 +267,14 @@ TEST_CASE(programs_run_within_limits) {
   CHECK(run("exec head -c 2000000 /dev/zero > $TMPDIR/file", limits).exit_code != 0);
   CHECK_EQ(fs::file_size(folder.path + "/file"), std::uintmax_t{1} << 20);
   CHECK(!cpu::run_process({"/nonexistent/program"}, folder.path, limits).error.empty());
+  // What it leaves behind, as compiler caches do with their servers, keeps nobody waiting.
+  const auto start = std::chrono::steady_clock::now();
+  const cpu::ProcessResult server = run("sleep 100 & echo $!", limits);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  CHECK(!server.timed_out);
+  CHECK_EQ(server.exit_code, 0);
+  kill(std::stoi(server.output), SIGKILL);
+  CHECK_EQ(run("head -c 300000 /dev/zero | tr '\\0' x", limits).output, std::string(300000, 'x'));
   // What it started ends with it.
   const cpu::ProcessResult late =
       run("sleep 100 & echo $!; wait", {0.3, limits.memory_bytes, limits.file_bytes});

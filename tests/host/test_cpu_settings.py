@@ -167,3 +167,33 @@ def test_odd_arguments_are_refused() -> None:
     with pytest.raises(metalane.ArgumentError, match="limit_bytes"):
         cpu.set_kernel_cache(None, -1)
     assert cpu.kernel_cache_info().limit_bytes == 1 << 30
+
+
+def test_spoilt_headers_are_written_anew(cache: Path) -> None:
+    assert run_increment() == [1, 1, 1]
+    for header in cache.glob("include-*/**/*"):
+        if header.is_file():
+            header.write_bytes(b"@" * header.stat().st_size)
+    assert cpu.clear_kernel_cache() == 1
+    assert run_increment() == [1, 1, 1]
+
+
+def test_a_folder_may_look_like_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cpu.set_kernel_cache("-c")
+    try:
+        assert cpu.kernel_cache_info().directory == str(tmp_path / "-c")
+        assert run_increment() == [1, 1, 1]
+    finally:
+        cpu.set_kernel_cache()
+    assert len(list((tmp_path / "-c").glob("*.so"))) == 1
+
+
+def test_a_folder_that_cannot_be_written_says_why(cache: Path) -> None:
+    assert run_increment() == [1, 1, 1]
+    header = next(path for path in cache.glob("include-*/*") if path.is_file())
+    header.unlink()
+    header.mkdir()
+    cpu.clear_kernel_cache()
+    with pytest.raises(metalane.CompileError, match=f"cannot write {re.escape(str(header))}: Is a directory"):
+        run_increment()

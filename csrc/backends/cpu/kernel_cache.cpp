@@ -35,6 +35,7 @@ constexpr std::size_t digest_bytes = 64;
 constexpr std::uint64_t default_limit = std::uint64_t{1} << 30;
 // What a process that was killed while it compiled leaves behind.
 constexpr auto stale_age = std::chrono::hours(1);
+constexpr int load_attempts = 3;
 
 std::string chosen_directory;
 std::uint64_t limit_bytes = default_limit;
@@ -51,8 +52,7 @@ std::string home_directory() {
   return {};
 }
 
-// Empty where the user has no home.
-fs::path directory() {
+fs::path configured_directory() {
   {
     const std::lock_guard lock(process_mutex());
     if (!chosen_directory.empty()) return chosen_directory;
@@ -66,6 +66,14 @@ fs::path directory() {
     return fs::path(xdg) / "metalane";
   const std::string home = home_directory();
   return home.empty() ? fs::path() : fs::path(home) / ".cache" / "metalane";
+}
+
+// Absolute, so that a compiler takes no path for an option. Empty where the user has no home.
+fs::path directory() {
+  const fs::path path = configured_directory();
+  std::error_code error;
+  fs::path absolute = path.empty() ? path : fs::absolute(path, error);
+  return error ? path : absolute;
 }
 
 // The folder exists and is this user's alone: code is loaded from it.
@@ -86,7 +94,10 @@ void make_private_directory(const std::string& kernel, const fs::path& path) {
   if (access(path.c_str(), W_OK | X_OK) != 0) refuse("cannot be written");
 }
 
+// Empty where there is no such file.
 std::string read_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
@@ -120,19 +131,21 @@ class ScratchDirectory {
 void write_atomically(const std::string& kernel, const fs::path& path, const std::string& text) {
   const fs::path scratch = path.parent_path() / scratch_name(path.filename().string());
   bool written = false;
+  int reason = 0;
   {
     std::ofstream stream(scratch, std::ios::binary);
     stream.write(text.data(), static_cast<std::streamsize>(text.size()));
     stream.close();
     written = !stream.fail();
+    reason = errno;
   }
   std::error_code error;
   if (written) fs::rename(scratch, path, error);
   if (!written || error) {
     std::error_code ignored;
     fs::remove(scratch, ignored);
-    throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + path.string() +
-                                   (error ? ": " + error.message() : std::string()));
+    throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + path.string() + ": " +
+                                   (error ? error.message() : std::strerror(reason)));
   }
 }
 
@@ -147,9 +160,9 @@ fs::path write_headers(const std::string& kernel, const fs::path& cache) {
   const fs::path root = cache / ("include-" + msl::stdlib_version().substr(0, 32));
   for (const msl::StdlibHeader& header : msl::stdlib_headers()) {
     const fs::path path = root / header.path;
+    // The content, not the size alone: what a disk or an editor spoilt would fail every kernel from then on.
+    if (read_file(path) == header.text) continue;
     std::error_code error;
-    const std::uintmax_t size = fs::file_size(path, error);
-    if (!error && size == std::strlen(header.text)) continue;
     fs::create_directories(path.parent_path(), error);
     write_atomically(kernel, path, header.text);
   }
@@ -251,14 +264,23 @@ std::shared_ptr<const LoadedModule> load_or_build(const std::string& kernel, con
     const std::lock_guard lock(process_mutex());
     if (auto loaded = find_loaded()) return loaded;
   }
-  make_private_directory(kernel, cache);
-  if (is_intact(read_file(path))) {
-    std::error_code ignored;
-    fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
-  } else {
-    build_entry(kernel, cache, path, build);
+  std::shared_ptr<const LoadedModule> loaded;
+  for (int attempt = 1; loaded == nullptr; ++attempt) {
+    make_private_directory(kernel, cache);
+    if (is_intact(read_file(path))) {
+      std::error_code ignored;
+      fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
+    } else {
+      build_entry(kernel, cache, path, build);
+    }
+    try {
+      loaded = std::make_shared<const LoadedModule>(path.string(), kernel);
+    } catch (const CompileError&) {
+      // Another process that trims or clears the cache may have deleted the entry since it was seen.
+      std::error_code error;
+      if (attempt == load_attempts || fs::exists(path, error)) throw;
+    }
   }
-  auto loaded = std::make_shared<const LoadedModule>(path.string(), kernel);
   const std::lock_guard lock(process_mutex());
   // Another thread may have loaded it meanwhile: one object a key, whose attach() ran before it was shared.
   if (auto earlier = find_loaded()) return earlier;

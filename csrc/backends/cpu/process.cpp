@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,20 +28,25 @@ std::mutex shared_mutex;
 [[maybe_unused]] const int fork_handlers =
     pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); }, [] { shared_mutex.unlock(); });
 
-// Reads until the end of the pipe or the deadline; false at the deadline.
-bool read_all(int pipe, std::chrono::steady_clock::time_point deadline, std::string& output) {
+// Reads until the end of the pipe, the end of the process or the deadline; false at the deadline. The pipe
+// may stay open behind the process: compiler caches start servers, which keep it. `process` is negative where
+// the kernel has no descriptors of processes.
+bool read_all(int pipe, int process, std::chrono::steady_clock::time_point deadline, std::string& output) {
   char buffer[4096];
-  for (;;) {
+  fcntl(pipe, F_SETFL, O_NONBLOCK);
+  for (bool ended = false;;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
             .count();
     if (left <= 0) return false;
-    pollfd waited = {pipe, POLLIN, 0};
-    const int ready = poll(&waited, 1, static_cast<int>(std::min<long long>(left, 1000)));
+    pollfd waited[2] = {{pipe, POLLIN, 0}, {process, POLLIN, 0}};
+    const int ready = poll(waited, 2, static_cast<int>(std::min<long long>(left, 1000)));
     if (ready < 0 && errno != EINTR) return true;
     if (ready <= 0) continue;
+    ended = ended || waited[1].revents != 0;
     const ssize_t count = read(pipe, buffer, sizeof buffer);
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN && !ended) continue;
     if (count <= 0) return true;
     if (output.size() < max_output) output.append(buffer, static_cast<std::size_t>(count));
   }
@@ -172,7 +178,9 @@ ProcessResult run_process(const std::vector<std::string>& argv, const std::strin
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                std::chrono::duration<double>(limits.seconds));
-    result.timed_out = !read_all(pipe_ends[0], deadline, result.output);
+    const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+    result.timed_out = !read_all(pipe_ends[0], process, deadline, result.output);
+    if (process >= 0) close(process);
     if (result.timed_out) kill(-child, SIGKILL);
     result.exit_code = wait_for_exit(child);
     if (result.exit_code == cannot_execute && result.output.empty()) result.error = "it cannot be executed";
