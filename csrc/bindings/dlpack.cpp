@@ -187,13 +187,19 @@ Shape contiguous_shape(const DLTensor& tensor) {
   return Shape(std::span<const std::uint64_t>(dims, static_cast<std::size_t>(tensor.ndim)));
 }
 
+bool is_pair(nb::handle value) { return nb::isinstance<nb::tuple>(value) && PyTuple_Size(value.ptr()) == 2; }
+
 nb::object call_dlpack(nb::handle source) {
   nb::object method = nb::getattr(source, "__dlpack__", nb::none());
   if (method.is_none() || !nb::hasattr(source, "__dlpack_device__")) {
     throw DTypeError("from_dlpack", "x", "an object with __dlpack__ and __dlpack_device__",
                      type_name_of(source));
   }
-  auto device = nb::cast<nb::tuple>(source.attr("__dlpack_device__")());
+  nb::object device = source.attr("__dlpack_device__")();
+  if (!is_pair(device)) {
+    throw DTypeError("from_dlpack", "x.__dlpack_device__()", "a tuple (device type, device id)",
+                     repr_of(device));
+  }
   if (!device[0].equal(nb::int_(kCpu))) {
     throw ArgumentError("from_dlpack", "x", "in host memory (DLPack device (1, 0))", repr_of(device));
   }
@@ -212,7 +218,7 @@ nb::object call_dlpack(nb::handle source) {
 
 nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device,
                           nb::handle copy) {
-  if (!dl_device.is_none() && !dl_device.equal(nb::make_tuple(kCpu, 0))) {
+  if (!dl_device.is_none() && !(is_pair(dl_device) && dl_device.equal(nb::make_tuple(kCpu, 0)))) {
     PyErr_Format(PyExc_BufferError, "Buffer.__dlpack__: dl_device must be (1, 0), got %R", dl_device.ptr());
     throw nb::python_error();
   }
@@ -220,7 +226,13 @@ nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::hand
   const bool copied = copy.is(nb::handle(Py_True));
   const Buffer source = copied ? copy_of(buffer) : buffer;
   bool versioned = false;
-  if (!max_version.is_none()) versioned = u64_from(max_version[0], "Buffer.__dlpack__", "max_version") >= 1;
+  if (!max_version.is_none()) {
+    if (!is_pair(max_version)) {
+      throw DTypeError("Buffer.__dlpack__", "max_version", "a tuple (major, minor) or None",
+                       repr_of(max_version) + " (" + type_name_of(max_version) + ")");
+    }
+    versioned = u64_from(max_version[0], "Buffer.__dlpack__", "max_version") >= 1;
+  }
   if (!versioned) {
     if (source.readonly()) {
       PyErr_SetString(PyExc_BufferError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -297,3 +298,25 @@ def test_from_dlpack_keeps_and_frees_its_source(device: metalane.Device) -> None
     device.wrap(np.zeros(1, np.float32))
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("answer", [5, (), None, [1, 0], "ab", (1,), (1, 0, 0)], ids=repr)
+def test_dlpack_refuses_odd_devices(device: metalane.Device, answer: Any) -> None:
+    class Producer:
+        def __dlpack_device__(self) -> Any:
+            return answer
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise AssertionError("asked for a capsule")
+
+    with pytest.raises(metalane.DTypeError, match="__dlpack_device__") as caught:
+        metalane.from_dlpack(Producer(), device)
+    assert caught.value.given == repr(answer)
+
+
+@pytest.mark.parametrize("version", [3, (), (1,), "10", [1, 0]], ids=repr)
+def test_dlpack_refuses_odd_versions(device: metalane.Device, version: Any) -> None:
+    with pytest.raises(metalane.DTypeError, match="__dlpack__: max_version must be a tuple"):
+        device.zeros(1, "f32").__dlpack__(max_version=version)
+    with pytest.raises(BufferError, match="dl_device"):
+        device.zeros(1, "f32").__dlpack__(dl_device=np.array([1, 0]))  # type: ignore[arg-type]
