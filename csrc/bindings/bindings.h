@@ -43,6 +43,15 @@ inline HotTypes hot_types;
 inline bool is_buffer(nb::handle value) noexcept { return Py_TYPE(value.ptr()) == hot_types.buffer; }
 inline bool is_pipeline(nb::handle value) noexcept { return Py_TYPE(value.ptr()) == hot_types.pipeline; }
 
+// For classes whose objects come from the runtime alone. What `cls.__new__(cls)` gives otherwise has nothing
+// in it, and code that only compares types would read that.
+inline PyObject* refuse_new(PyTypeObject* type, PyObject*, PyObject*) {
+  PyErr_Format(PyExc_TypeError, "%U: no constructor defined, the runtime makes these objects",
+               nb::type_name(reinterpret_cast<PyObject*>(type)).ptr());
+  return nullptr;
+}
+inline PyType_Slot made_by_runtime[] = {{Py_tp_new, reinterpret_cast<void*>(&refuse_new)}, {0, nullptr}};
+
 // Items of exact tuples and lists, borrowed and unchecked: macros where the stable ABI does not ask for
 // calls.
 inline PyObject* tuple_item(PyObject* tuple, Py_ssize_t i) noexcept {
@@ -103,6 +112,9 @@ std::optional<double> seconds_from(nb::handle value, const char* op, const char*
 std::vector<ConstantValue> constants_from(nb::handle value, const char* op);
 // The value as a Python int where it is one or has __index__; an invalid object otherwise.
 nb::object integer_from(nb::handle value);
+// Clears the error of a value that is no such number. Others (KeyboardInterrupt, what the value's own method
+// raised) are thrown on.
+void clear_refusal();
 // The items of a sequence, when there are at most `limit`: its length is asked first, so that an endless one
 // ends.
 struct SequenceItems {

@@ -87,7 +87,7 @@ nb::object numpy_view(const Buffer& buffer) {
 }
 
 void bind_buffer(nb::module_& module) {
-  nb::class_<HostView>(module, "HostView", nb::is_final(),
+  nb::class_<HostView>(module, "HostView", nb::is_final(), nb::type_slots(made_by_runtime),
                        "What a NumPy array made from a buffer has as its base: keeps the pages in place.")
       .def_prop_ro("__array_interface__", &array_interface,
                    nb::sig("def __array_interface__(self) -> dict[str, typing.Any]"))
@@ -95,7 +95,7 @@ void bind_buffer(nb::module_& module) {
            [](const HostView& self) { return "<HostView of " + buffer_repr(self.buffer()) + ">"; });
 
   nb::class_<Buffer> buffer(
-      module, "Buffer", nb::is_final(),
+      module, "Buffer", nb::is_final(), nb::type_slots(made_by_runtime),
       "A typed, contiguous range of memory that host and device share: an allocation or a view.");
   hot_types.buffer = reinterpret_cast<PyTypeObject*>(buffer.ptr());
   bind_properties(buffer);

@@ -16,6 +16,8 @@ T& object_from(nb::handle value, const char* op, const char* argument, const cha
   if (!nb::isinstance<T>(value)) {
     throw DTypeError(op, argument, expected, repr_of(value) + " (" + type_name_of(value) + ")");
   }
+  // Devices have a constructor, so that Python can make one without calling it.
+  if (!nb::inst_ready(value)) throw DTypeError(op, argument, expected, "one whose __init__ was not called");
   return *nb::inst_ptr<T>(value);
 }
 

@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 
-#include "bindings/bindings.h"
+#include "bindings/checked_arguments.h"
 
 namespace metalane::python {
 
@@ -58,8 +58,13 @@ std::string repr_of(nb::handle value) {
     PyErr_Clear();
     return "a value without a repr";
   }
-  std::string text = nb::cast<nb::str>(made).c_str();
-  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+  nb::object bytes = nb::steal(PyUnicode_AsEncodedString(made.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) throw nb::python_error();
+  std::string text(PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr())));
+  if (text.size() <= kLongest) return text;
+  std::size_t end = kLongest;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
+  return text.substr(0, end) + "...";
 }
 
 std::string type_name_of(nb::handle value) { return nb::type_name(value.type()).c_str(); }
@@ -72,14 +77,18 @@ DType dtype_from(nb::handle value, const char* op) {
     if (value.ptr() == known[i]) return static_cast<DType>(i);
   }
   if (nb::isinstance<nb::str>(value)) {
-    if (std::optional<DType> dtype = dtype_by_name(nb::cast<std::string>(value))) return *dtype;
+    if (std::optional<DType> dtype = dtype_by_name(text_from(value, op, "dtype"))) return *dtype;
   }
   // NumPy reads None as float64, which would hide a forgotten argument.
   if (value.is_none()) throw_dtype(value, op);
   PyObject* made = PyObject_CallFunctionObjArgs(nb::module_::import_("numpy").attr("dtype").ptr(),
                                                 value.ptr(), static_cast<PyObject*>(nullptr));
   if (made == nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+    // NumPy's words for what it cannot read: TypeError mostly, ValueError for sizes and long integers.
+    const bool refused = PyErr_ExceptionMatches(PyExc_TypeError) != 0 ||
+                         PyErr_ExceptionMatches(PyExc_ValueError) != 0 ||
+                         PyErr_ExceptionMatches(PyExc_SyntaxError) != 0;
+    if (!refused) throw nb::python_error();
     PyErr_Clear();
     throw_dtype(value, op);
   }
@@ -88,6 +97,15 @@ DType dtype_from(nb::handle value, const char* op) {
     if (dtype.equal(nb::handle(known[i]))) return static_cast<DType>(i);
   }
   throw_dtype(value, op);
+}
+
+void clear_refusal() {
+  for (PyObject* refusal : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError}) {
+    if (PyErr_ExceptionMatches(refusal) == 0) continue;
+    PyErr_Clear();
+    return;
+  }
+  throw nb::python_error();
 }
 
 nb::object integer_from(nb::handle value) {
@@ -204,7 +222,7 @@ std::optional<double> seconds_from(nb::handle value, const char* op, const char*
   if (value.is_none()) return std::nullopt;
   const double seconds = PyFloat_AsDouble(value.ptr());
   if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
+    clear_refusal();
     throw DTypeError(op, argument, "a number of seconds or None",
                      repr_of(value) + " (" + type_name_of(value) + ")");
   }
@@ -221,7 +239,7 @@ namespace {
 ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
   ConstantValue constant;
   if (nb::isinstance<nb::str>(key)) {
-    constant.key = nb::cast<std::string>(key);
+    constant.key = text_from(key, op, "constants");
   } else {
     const std::uint64_t index = u64_from(key, op, "constants");
     if (index > UINT32_MAX) throw ArgumentError(op, "constants", "an index below 2^32", repr_of(key));
@@ -240,7 +258,7 @@ ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
   } else {
     const double number = PyFloat_AsDouble(value.ptr());
     if (number == -1.0 && PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
+      clear_refusal();
       throw DTypeError(op, "constants[" + repr_of(key) + "]", "a bool, an integer or a float",
                        repr_of(value) + " (" + type_name_of(value) + ")");
     }

@@ -39,7 +39,7 @@ void set_kernel_cache(nb::handle directory, nb::handle limit_bytes) {
 }  // namespace
 
 void bind_cpu(nb::module_& module) {
-  nb::class_<cpu::KernelCacheInfo>(module, "KernelCacheInfo", nb::is_final(),
+  nb::class_<cpu::KernelCacheInfo>(module, "KernelCacheInfo", nb::is_final(), nb::type_slots(made_by_runtime),
                                    "Where compiled kernels are kept, and how much is there.")
       .def_prop_ro(
           "directory",

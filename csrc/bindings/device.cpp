@@ -127,7 +127,8 @@ void bind_compile(nb::class_<Device>& device) {
 }  // namespace
 
 void bind_device(nb::module_& module) {
-  nb::class_<DeviceInfo>(module, "DeviceInfo", nb::is_final(), "A device that this process can open.")
+  nb::class_<DeviceInfo>(module, "DeviceInfo", nb::is_final(), nb::type_slots(made_by_runtime),
+                         "A device that this process can open.")
       .def_ro("kind", &DeviceInfo::kind, "'metal', 'cpu' or 'null'.")
       .def_ro("name", &DeviceInfo::name)
       .def("__repr__",
@@ -180,7 +181,8 @@ void bind_device(nb::module_& module) {
       .def(
           "__eq__",
           [](const Device& self, nb::handle other) {
-            return nb::isinstance<Device>(other) && self == *nb::inst_ptr<Device>(other);
+            return nb::isinstance<Device>(other) && nb::inst_ready(other) &&
+                   self == *nb::inst_ptr<Device>(other);
           },
           "other"_a.none(), nb::sig("def __eq__(self, other: object) -> bool"))
       .def("__hash__", [](const Device& self) { return std::hash<const void*>{}(self.state().get()); })

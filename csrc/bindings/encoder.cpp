@@ -18,13 +18,6 @@ namespace {
 
 constexpr const char* kDispatch = "CommandEncoder.dispatch";
 
-std::string_view text_of(nb::handle text) {
-  Py_ssize_t length = 0;
-  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
-  if (data == nullptr) throw nb::python_error();
-  return {data, static_cast<std::size_t>(length)};
-}
-
 // `kept` holds the pipeline where nothing else does.
 const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::handle constants,
                               Pipeline& kept) {
@@ -39,12 +32,12 @@ const Pipeline& pipeline_from(const Encoder& encoder, nb::handle kernel, nb::han
     throw DTypeError(kDispatch, "kernel", "a kernel's name or a Pipeline",
                      repr_of(kernel) + " (" + type_name_of(kernel) + ")");
   }
-  const std::string_view name = text_of(kernel);  // `kernel` keeps the characters alive
+  const std::string name = text_from(kernel, kDispatch, "kernel");
   const std::vector<ConstantValue> values = constants_from(constants, kDispatch);
   // Building may take a compiler's time.
   Unlocked unlocked;
   kept = values.empty() ? encoder.core.state()->device()->registry()->default_pipeline(name)
-                        : encoder.core.device().registry().pipeline(std::string(name), values);
+                        : encoder.core.device().registry().pipeline(name, values);
   return kept;
 }
 
@@ -165,7 +158,6 @@ DispatchCall read_call(PyObject* const* args, Py_ssize_t positional, PyObject* k
 // A method of plain C: nanobind's matching of keywords would cost a tenth of the call.
 PyObject* dispatch(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* keywords) {
   return guarded<PyObject*>(nullptr, [&] {
-    if (!nb::inst_ready(self)) throw ArgumentError(std::string(kDispatch) + ": the encoder was never opened");
     const DispatchCall call = read_call(args, positional, keywords);
     Encoder& encoder = *nb::inst_ptr<Encoder>(self);
     Pipeline kept;
@@ -257,7 +249,8 @@ std::string encoder_repr(const Encoder& self) {
 }
 
 void bind_label(nb::module_& module) {
-  nb::class_<Label>(module, "Label", nb::is_final(), "A label for the launches inside a with block.")
+  nb::class_<Label>(module, "Label", nb::is_final(), nb::type_slots(made_by_runtime),
+                    "A label for the launches inside a with block.")
       .def(
           "__enter__",
           [](Label& self) {
@@ -399,7 +392,7 @@ void bind_commit(nb::class_<Encoder>& encoder) {
 void bind_encoder(nb::module_& module) {
   bind_label(module);
   nb::class_<Encoder> encoder(
-      module, "CommandEncoder", nb::is_final(),
+      module, "CommandEncoder", nb::is_final(), nb::type_slots(made_by_runtime),
       "Records the launches of one submission. For one thread at a time: two threads inside "
       "one encoder at once raise. As a context manager it commits at the end of the block.");
   bind_dispatch(encoder);

@@ -7,16 +7,24 @@ namespace metalane::python {
 
 namespace {
 
+// Compilers and kernel sources bring bytes that are no UTF-8.
+nb::object text_object(std::string_view bytes) {
+  nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+  if (!text.is_valid()) throw nb::python_error();
+  return text;
+}
+
 nb::object new_exception(const char* class_name, const char* message) {
-  return nb::module_::import_("metalane.errors").attr(class_name)(message);
+  return nb::module_::import_("metalane.errors").attr(class_name)(text_object(message));
 }
 
 nb::object argument_exception(const char* class_name, const ArgumentError& error) {
   nb::object object = new_exception(class_name, error.what());
-  object.attr("op") = error.op();
-  object.attr("argument") = error.argument();
-  object.attr("expected") = error.expected();
-  object.attr("given") = error.given();
+  object.attr("op") = text_object(error.op());
+  object.attr("argument") = text_object(error.argument());
+  object.attr("expected") = text_object(error.expected());
+  object.attr("given") = text_object(error.given());
   return object;
 }
 
@@ -35,14 +43,14 @@ nb::object exception_object(const std::exception_ptr& pointer) {
     return new_exception("KernelNotFoundError", error.what());
   } catch (const CompileError& error) {
     nb::object object = new_exception("CompileError", error.what());
-    object.attr("kernel") = error.kernel();
+    object.attr("kernel") = text_object(error.kernel());
     return object;
   } catch (const DeviceError& error) {
     return new_exception("DeviceError", error.what());
   } catch (const CommandBufferError& error) {
     nb::object object = new_exception("CommandBufferError", error.what());
     object.attr("code") = error.code();
-    object.attr("label") = error.label();
+    object.attr("label") = text_object(error.label());
     object.attr("is_transient") = error.is_transient();
     return object;
   } catch (const TimeoutError& error) {

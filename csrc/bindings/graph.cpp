@@ -34,7 +34,8 @@ nb::object grid_of(const GraphNode& node, Grid::Kind kind) {
 }
 
 void bind_node(nb::module_& module) {
-  nb::class_<GraphNode>(module, "GraphNode", nb::is_final(), "One captured launch.")
+  nb::class_<GraphNode>(module, "GraphNode", nb::is_final(), nb::type_slots(made_by_runtime),
+                        "One captured launch.")
       .def_prop_ro("kernel", [](const GraphNode& self) { return self.pipeline.signature().name; })
       .def_ro("pipeline", &GraphNode::pipeline)
       .def_ro("label", &GraphNode::label, "Nested labels joined by '/'.")
@@ -84,7 +85,7 @@ void bind_node(nb::module_& module) {
 
 void bind_graph(nb::module_& module) {
   bind_node(module);
-  nb::class_<ComputeGraph>(module, "ComputeGraph", nb::is_final(),
+  nb::class_<ComputeGraph>(module, "ComputeGraph", nb::is_final(), nb::type_slots(made_by_runtime),
                            "A captured sequence of launches; keeps its buffers alive.")
       .def_prop_ro("nodes", [](const ComputeGraph& self) { return self.nodes(); })
       .def(

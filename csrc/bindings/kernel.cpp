@@ -71,7 +71,7 @@ nb::object layout_object(const std::shared_ptr<const StructLayout>& layout) {
 }
 
 void bind_layout_types(nb::module_& module) {
-  nb::class_<StructField>(module, "StructField", nb::is_final(),
+  nb::class_<StructField>(module, "StructField", nb::is_final(), nb::type_slots(made_by_runtime),
                           "One field of a struct as the device lays it out.")
       .def_ro("name", &StructField::name)
       .def_prop_ro(
@@ -88,7 +88,8 @@ void bind_layout_types(nb::module_& module) {
                (field.count == 0 ? "" : "[" + number(field.count) + "]") + " at " + number(field.offset) +
                ", " + number(field.size) + " bytes>";
       });
-  nb::class_<StructLayout>(module, "StructLayout", nb::is_final(), "A struct's memory: its fields in order.")
+  nb::class_<StructLayout>(module, "StructLayout", nb::is_final(), nb::type_slots(made_by_runtime),
+                           "A struct's memory: its fields in order.")
       .def_ro("name", &StructLayout::name)
       .def_ro("size", &StructLayout::size, "Bytes.")
       .def_ro("alignment", &StructLayout::alignment, "Bytes.")
@@ -113,7 +114,7 @@ void bind_layout_types(nb::module_& module) {
 }
 
 void bind_signature_types(nb::module_& module) {
-  nb::class_<KernelArgument>(module, "KernelArgument", nb::is_final(),
+  nb::class_<KernelArgument>(module, "KernelArgument", nb::is_final(), nb::type_slots(made_by_runtime),
                              "One argument of a kernel, from its source.")
       .def_ro("name", &KernelArgument::name)
       .def_ro("index", &KernelArgument::index, "Of [[buffer(index)]] or [[threadgroup(index)]].")
@@ -145,7 +146,7 @@ void bind_signature_types(nb::module_& module) {
       .def_prop_ro("declaration", &declaration_text, "As in the source: 'device const float* x'.")
       .def("__repr__",
            [](const KernelArgument& argument) { return "<KernelArgument " + argument_text(argument) + ">"; });
-  nb::class_<FunctionConstant>(module, "FunctionConstant", nb::is_final(),
+  nb::class_<FunctionConstant>(module, "FunctionConstant", nb::is_final(), nb::type_slots(made_by_runtime),
                                "One [[function_constant(index)]].")
       .def_ro("name", &FunctionConstant::name)
       .def_ro("index", &FunctionConstant::index)
@@ -154,7 +155,7 @@ void bind_signature_types(nb::module_& module) {
         return "<FunctionConstant " + type_text(constant.type) + " " + constant.name + " (" +
                number(constant.index) + ")>";
       });
-  nb::class_<KernelSignature>(module, "KernelSignature", nb::is_final(),
+  nb::class_<KernelSignature>(module, "KernelSignature", nb::is_final(), nb::type_slots(made_by_runtime),
                               "What a kernel takes, read from its source.")
       .def_ro("name", &KernelSignature::name)
       .def_ro("function", &KernelSignature::function)
@@ -190,7 +191,7 @@ KernelRegistry private_registry(nb::handle value) {
 }
 
 void bind_registry(nb::module_& module) {
-  nb::class_<KernelRegistry>(module, "KernelRegistry", nb::is_final(),
+  nb::class_<KernelRegistry>(module, "KernelRegistry", nb::is_final(), nb::type_slots(made_by_runtime),
                              "The kernel sources of one device and the pipelines built from them.")
       .def(
           "register_source",
@@ -276,7 +277,8 @@ void StructSpec::check_matches(const Pipeline& pipeline, const KernelArgument& a
 void bind_kernel(nb::module_& module) {
   bind_layout_types(module);
   bind_signature_types(module);
-  nb::class_<Pipeline> pipeline(module, "Pipeline", nb::is_final(), "A kernel compiled for one device.");
+  nb::class_<Pipeline> pipeline(module, "Pipeline", nb::is_final(), nb::type_slots(made_by_runtime),
+                                "A kernel compiled for one device.");
   hot_types.pipeline = reinterpret_cast<PyTypeObject*>(pipeline.ptr());
   pipeline.def_prop_ro("name", [](const Pipeline& self) { return self.signature().name; })
       .def_prop_ro("signature", [](const Pipeline& self) { return self.signature(); })

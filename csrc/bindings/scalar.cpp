@@ -56,7 +56,7 @@ double double_from(ScalarType type, nb::handle value, const ScalarSource& source
   double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
     const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
-    PyErr_Clear();
+    clear_refusal();
     if (!too_large) throw_type(source, std::string("a number (") + scalar_name(type) + ")", value);
     number = HUGE_VAL;
   }

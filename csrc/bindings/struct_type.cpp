@@ -93,7 +93,9 @@ class Packer {
 
   void pack_nested(nb::handle value, std::uint8_t* out) const {
     StructObject* const nested = as_struct(value.ptr());
-    if (nested == nullptr || !nb::isinstance(value, field_.nested)) {
+    // A class may claim to be a subclass, and a subclass may have another layout.
+    if (nested == nullptr || !nb::isinstance(value, field_.nested) ||
+        static_cast<std::uint64_t>(Py_SIZE(value.ptr())) != field_.element_size) {
       throw DTypeError(spec_.name, field_.text, nb::type_name(field_.nested).c_str(),
                        repr_of(value) + " (" + type_name_of(value) + ")");
     }
@@ -158,6 +160,7 @@ nb::object unpack(const StructFieldSpec& field, const std::uint8_t* in) {
 nb::object spec_of_class(PyTypeObject* type) {
   nb::object spec_object = nb::steal(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), spec_attribute));
   if (!spec_object.is_valid()) {
+    if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) throw nb::python_error();
     PyErr_Clear();
     throw DTypeError("Struct", "class", "a class decorated with metal_struct",
                      nb::type_name(nb::handle(reinterpret_cast<PyObject*>(type))).c_str());
@@ -536,6 +539,7 @@ void bind_struct(nb::module_& module) {
   struct_type = make_type(module, struct_spec, "Struct");
 
   PyType_Slot field_slots[] = {{Py_tp_doc, const_cast<char*>("Descriptor of one field of a struct.")},
+                               {Py_tp_new, reinterpret_cast<void*>(refuse_new)},
                                {Py_tp_descr_get, reinterpret_cast<void*>(field_get)},
                                {Py_tp_descr_set, reinterpret_cast<void*>(field_set)},
                                {Py_tp_repr, reinterpret_cast<void*>(field_repr)},
@@ -545,7 +549,7 @@ void bind_struct(nb::module_& module) {
                             Py_TPFLAGS_DEFAULT, field_slots};
   field_type = make_type(module, field_spec, "StructFieldDescriptor");
 
-  nb::class_<StructSpec> spec_class(module, "StructSpec", nb::is_final(),
+  nb::class_<StructSpec> spec_class(module, "StructSpec", nb::is_final(), nb::type_slots(made_by_runtime),
                                     "How a class made by metal_struct lies in memory.");
   hot_types.struct_spec = reinterpret_cast<PyTypeObject*>(spec_class.ptr());
   spec_class

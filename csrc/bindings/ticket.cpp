@@ -8,7 +8,8 @@ namespace metalane::python {
 using namespace nb::literals;
 
 void bind_ticket(nb::module_& module) {
-  nb::class_<Ticket>(module, "Ticket", nb::is_final(), "The receipt of a committed submission.")
+  nb::class_<Ticket>(module, "Ticket", nb::is_final(), nb::type_slots(made_by_runtime),
+                     "The receipt of a committed submission.")
       .def(
           "wait",
           [](const Ticket& self, nb::object timeout) {

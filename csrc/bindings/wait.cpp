@@ -1,6 +1,7 @@
 // Waiting from Python: without the GIL, in slices short enough for Ctrl-C.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 
 #include "bindings/bindings.h"
 
@@ -38,7 +39,9 @@ bool wait_in_slices(std::optional<double> seconds, const Wait& wait) {
 void wait_for_ticket(const Ticket& ticket, std::optional<double> seconds) {
   drain_deferred();
   if (!ticket.done() && !wait_in_slices(seconds, [&](double slice) { return ticket.wait_done(slice); })) {
-    throw TimeoutError("Ticket.wait: the submission is still running after " + std::to_string(*seconds) +
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", *seconds);
+    throw TimeoutError("Ticket.wait: the submission is still running after " + std::string(text) +
                        " s; the ticket stays valid");
   }
   ticket.wait(0.0);  // raises the submission's error

@@ -41,9 +41,13 @@ def _shown(value: object) -> str:
     return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
+def _shown_key(key: object) -> str:
+    return _shown(key) if isinstance(key, int) and key.bit_length() > 256 else reprlib.repr(key)
+
+
 def _hint(word: object, known: Sequence[str]) -> str:
     """What may have been meant, as the end of a sentence."""
-    close = difflib.get_close_matches(str(word), known, 1)
+    close = difflib.get_close_matches(word, known, 1) if isinstance(word, str) else []
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
@@ -504,10 +508,12 @@ class CompiledKernel:
             if isinstance(key, str) and key not in self._memory:
                 known = list(self._memory)
                 expected = f"keys among {_listed(known)}{_hint(key, known)}"
-                _refuse(self.name, "threadgroup_memory", expected, repr(key))
+                _refuse(self.name, "threadgroup_memory", expected, _shown_key(key))
             index = self._memory[key] if isinstance(key, str) else key
             if index in sizes:
-                _refuse(self.name, f"threadgroup_memory[{key!r}]", "given once", "by name and by index")
+                _refuse(
+                    self.name, f"threadgroup_memory[{_shown_key(key)}]", "given once", "by name and by index"
+                )
             sizes[index] = nbytes
         return sizes
 
@@ -618,11 +624,9 @@ def checked_constants(
         if found is None:
             names = [f"{constant.name} ({constant.index})" for constant in known]
             hint = _hint(key, [constant.name for constant in known])
-            _refuse(
-                op, f"constants[{reprlib.repr(key)}]", f"one of {_listed(names)}{hint}", "no such constant"
-            )
+            _refuse(op, f"constants[{_shown_key(key)}]", f"one of {_listed(names)}{hint}", "no such constant")
         if found.name in values:
-            _refuse(op, f"constants[{reprlib.repr(key)}]", "given once", "by name and by index")
+            _refuse(op, f"constants[{_shown_key(key)}]", "given once", "by name and by index")
         values[found.name] = _core._constant_value(found, value, op)
     return values
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import metalane
-from metalane import cpu, testing
+from metalane import _core, cpu, testing
 
 SOURCE = "kernel void f(device float* x) {}"
 
@@ -71,3 +71,117 @@ def test_strangers_are_refused_by_name(null_device: metalane.Device, call: str) 
 def test_text_that_is_no_text_is_refused(null_device: metalane.Device, text: str) -> None:
     with pytest.raises(metalane.ArgumentError, match="UTF-8"):
         CALLS[text](null_device, "\udc80")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "Device.empty dtype",
+        "KernelRegistry.pipeline name",
+        "CommandEncoder.dispatch kernel",
+        "CommandEncoder.dispatch constants",
+    ],
+)
+def test_lone_surrogates_are_refused(null_device: metalane.Device, call: str) -> None:
+    null_device.registry.register_source("f", SOURCE)
+    encoder = null_device.command_encoder()
+    x = [null_device.zeros(1, "f32")]
+    grid = {"threads": 1, "threads_per_threadgroup": 1}
+    calls: dict[str, Callable[[metalane.Device, Any], Any]] = {
+        "CommandEncoder.dispatch kernel": lambda device, text: encoder.dispatch(text, x, **grid),
+        "CommandEncoder.dispatch constants": lambda device, text: encoder.dispatch(
+            "f", x, constants={text: 1}, **grid
+        ),
+        **CALLS,
+    }
+    with pytest.raises(metalane.ArgumentError, match="UTF-8") as caught:
+        calls[call](null_device, "\ud800")
+    assert f"{caught.value.op} {caught.value.argument}" == call
+    assert encoder.launches == 0
+
+
+class Speaker:
+    """An object with a repr of its own."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("\ud800", "\\ud800"),
+        ("\u00e9" * 60, "\u00e9" * 60),
+        ("\u00e9" * 61, "\u00e9" * 60 + "..."),
+        ("x" + "\u00e9" * 60, "x" + "\u00e9" * 59 + "..."),
+        ("\U0001f600" * 40, "\U0001f600" * 30 + "..."),
+        ("xx" + "\U0001f600" * 40, "xx" + "\U0001f600" * 29 + "..."),
+    ],
+    ids=["surrogate", "whole", "cut", "cut_within_2_bytes", "cut_between_4_bytes", "cut_within_4_bytes"],
+)
+def test_errors_show_any_repr(null_device: metalane.Device, words: str, shown: str) -> None:
+    with pytest.raises(metalane.DTypeError) as caught:
+        null_device.zeros(Speaker(words), "f32")
+    assert caught.value.given.split(" (")[0] == shown
+
+
+def test_what_numpy_cannot_read_is_no_dtype(null_device: metalane.Device) -> None:
+    for dtype in (10**5000, "f4,(", "99999999999f4", {"names": ["a"], "formats": []}, ("f4", (-1,))):
+        with pytest.raises(metalane.DTypeError) as caught:
+            null_device.zeros(1, dtype)
+        assert (caught.value.op, caught.value.argument) == ("Device.zeros", "dtype")
+
+
+def test_constants_of_endless_keys_are_refused(null_device: metalane.Device) -> None:
+    with pytest.raises(metalane.ArgumentError, match="an integer of 16610 bits"):
+        null_device.compile(SOURCE, constants={10**5000: 1})
+
+
+RUNTIME_CLASSES = [
+    value
+    for value in vars(_core).values()
+    if isinstance(value, type) and value.__name__ not in {"Device", "DFlash2SelectorBuffers", "Struct"}
+]
+
+
+@pytest.mark.parametrize("cls", RUNTIME_CLASSES, ids=lambda cls: cls.__name__)
+def test_objects_come_from_the_runtime_alone(cls: type) -> None:
+    for make in (cls, lambda: cls.__new__(cls), lambda: object.__new__(cls)):
+        with pytest.raises(TypeError):
+            make()
+
+
+def test_a_device_without_init_is_none(null_device: metalane.Device) -> None:
+    hollow = metalane.Device.__new__(metalane.Device)
+    with pytest.raises(metalane.DTypeError, match="from_dlpack: device must be a Device.*__init__"):
+        metalane.from_dlpack(null_device.zeros(1, "f32"), hollow)
+    with pytest.raises(metalane.DTypeError, match="last_record: device"):
+        testing.last_record(hollow)
+    assert null_device != hollow
+
+
+class Interrupting:
+    """A number whose reading the user ends."""
+
+    def __float__(self) -> float:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_a_value_is_passed_on(null_device: metalane.Device) -> None:
+    null_device.registry.register_source("g", "kernel void g(device float* x, constant float& a) {}")
+    encoder = null_device.command_encoder()
+    x = null_device.zeros(1, "f32")
+    grid = {"threads": 1, "threads_per_threadgroup": 1}
+    for call in (
+        lambda: encoder.fill(x, Interrupting()),
+        lambda: encoder.dispatch("g", [x, Interrupting()], **grid),
+        lambda: encoder.dispatch("g", [x, 1.0], constants={"c": Interrupting()}, **grid),
+        lambda: encoder.commit(Interrupting()),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert encoder.launches == 0
+    assert encoder.is_open
