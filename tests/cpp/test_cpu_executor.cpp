@@ -2,12 +2,32 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <numeric>
 
 #include "check.h"
 #include "cpu_modules.h"
 
 using namespace cpu_modules;
+
+namespace {
+
+// Allocations of the threads that run kernels: every one but the test's own.
+std::atomic<std::uint64_t> worker_allocations{0};
+thread_local bool is_worker = true;
+
+}  // namespace
+
+#if !defined(METALANE_ASAN) && !defined(METALANE_TSAN)  // which have allocation functions of their own
+void* operator new(std::size_t nbytes) {
+  if (is_worker) worker_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* const memory = std::malloc(nbytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace {
 
@@ -145,6 +165,27 @@ TEST_CASE(plain_kernel_runs_every_thread_once) {
     CHECK(right);
   }
 }
+
+#if !defined(METALANE_ASAN) && !defined(METALANE_TSAN)
+TEST_CASE(launches_allocate_nothing_on_their_threads) {
+  is_worker = false;
+  const auto plain = pipeline<store_index>("store_index");
+  const auto waiting = pipeline<rotate>("rotate");
+  std::vector<std::uint32_t> data(256 * 4);
+  const auto allocations_of = [&](std::size_t launches) {
+    std::vector<Dispatch> dispatches;
+    for (std::size_t i = 0; i < launches; ++i) {
+      dispatches.push_back(over(i % 2 == 0 ? plain : waiting, data, 4, 256));
+    }
+    const std::uint64_t before = worker_allocations.load();
+    CHECK_EQ(Pending(*device(), dispatches).wait(), "");
+    return worker_allocations.load() - before;
+  };
+  CHECK(allocations_of(100) > 0);  // fibers and whatever else a thread makes once
+  const std::uint64_t few = allocations_of(2);
+  CHECK(allocations_of(500) <= few + 2);
+}
+#endif
 
 TEST_CASE(barriers_order_threads) {
   const auto kernel = pipeline<rotate>("rotate");
