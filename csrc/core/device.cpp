@@ -54,8 +54,28 @@ KernelChoice Device::kernels() const noexcept { return state_->kernels(); }
 
 namespace {
 
+void check_dtype(const char* op, DType dtype) {
+  if (dtype > DType::int64) {
+    throw DTypeError(op, "dtype", "an element type of metalane",
+                     "the value " + std::to_string(static_cast<int>(dtype)));
+  }
+}
+
+// Memory of the caller's, `bytes` long.
+void check_memory(const char* op, const void* address, std::uint64_t bytes) {
+  const auto begin = reinterpret_cast<std::uint64_t>(address);
+  if (bytes == 0) return;
+  if (begin == 0) throw ArgumentError(op, "address", "not null", "null");
+  std::uint64_t end = 0;
+  if (__builtin_add_overflow(begin, bytes, &end)) {
+    throw ArgumentError(op, "address", std::to_string(bytes) + " bytes before the end of memory",
+                        std::to_string(begin));
+  }
+}
+
 Buffer allocate(const std::shared_ptr<core::DeviceState>& state, const Shape& shape, DType dtype, bool zero) {
   state->check_process();
+  check_dtype("Device", dtype);
   const std::uint64_t bytes = shape.bytes(dtype);
   if (bytes > state->capabilities().max_buffer_bytes) {
     throw OutOfMemoryError("Device: " + std::to_string(bytes) + " bytes are more than the device's " +
@@ -74,6 +94,7 @@ Buffer Device::empty(const Shape& shape, DType dtype) const { return allocate(st
 Buffer Device::wrap(void* address, const Shape& shape, DType dtype, bool readonly,
                     std::shared_ptr<void> owner) const {
   state_->check_process();
+  check_dtype("Device.wrap", dtype);
   const std::uint64_t bytes = shape.bytes(dtype);
   const auto value = reinterpret_cast<std::uint64_t>(address);
   if (value % size_of(dtype) != 0) {
@@ -82,6 +103,7 @@ Buffer Device::wrap(void* address, const Shape& shape, DType dtype, bool readonl
                             std::string(name_of(dtype)) + " (copy with from_numpy instead)",
                         std::to_string(value));
   }
+  check_memory("Device.wrap", address, bytes);
   const backend::Allocation allocation = state_->backend().wrap(address, bytes, readonly);
   auto storage = std::make_shared<core::Storage>(state_, allocation, true, readonly, std::move(owner));
   return Buffer(std::move(storage), 0, bytes, shape, dtype, readonly, false);
@@ -89,6 +111,7 @@ Buffer Device::wrap(void* address, const Shape& shape, DType dtype, bool readonl
 
 Buffer Device::copy_of(const void* address, const Shape& shape, DType dtype) const {
   Buffer buffer = empty(shape, dtype);
+  check_memory("Device.copy_of", address, buffer.nbytes());
   if (buffer.nbytes() != 0) std::memcpy(buffer.storage()->address(), address, buffer.nbytes());
   return buffer;
 }

@@ -55,6 +55,8 @@ constexpr std::uint64_t bytes_per_thread = 16;
 }  // namespace
 
 EncoderState::Use::Use(EncoderState& encoder, const char* call, bool must_be_open) : encoder_(encoder) {
+  // First of all: in a forked child `user_` may name a thread that stayed in the parent.
+  encoder_.device_->check_process();
   for (;;) {
     int nobody = 0;
     if (encoder_.user_.compare_exchange_weak(nobody, 1, std::memory_order_acquire)) break;
@@ -373,7 +375,6 @@ void EncoderState::wait_for(const Ticket& ticket) {
 
 Ticket EncoderState::commit(std::optional<double> time_limit) {
   Use use(*this, "CommandEncoder.commit");
-  device_->check_process();
   if (capture_) {
     throw ArgumentError(
         "CommandEncoder.commit: a capture is open; call take_capture or abandon_capture first");

@@ -70,6 +70,41 @@ TEST_CASE(wrapped_memory_that_overlaps_is_seen) {
   CHECK_EQ(joined(committed_events(opened, encoder)), "launch rw, barrier, launch rw");
 }
 
+TEST_CASE(memory_that_cannot_be_is_refused) {
+  fake::Opened opened;
+  const Device& device = opened.device;
+  void* const last = reinterpret_cast<void*>(~std::uintptr_t{15});
+  CHECK_THROWS(device.wrap(nullptr, {4}, DType::float32, false, nullptr), ArgumentError,
+               "address must be not null");
+  CHECK_THROWS(device.copy_of(nullptr, {4}, DType::float32), ArgumentError, "address must be not null");
+  CHECK_THROWS(device.wrap(last, {5}, DType::float32, false, nullptr), ArgumentError, "end of memory");
+  CHECK_THROWS(device.zeros({4}, static_cast<DType>(77)), DTypeError, "the value 77");
+  CHECK_THROWS(device.wrap(last, {1}, static_cast<DType>(77), false, nullptr), DTypeError, "the value 77");
+  CHECK_EQ(device.copy_of(nullptr, {0}, DType::float32).nbytes(), 0u);
+}
+
+TEST_CASE(handles_that_were_moved_from_stay_valid) {
+  fake::Opened opened;
+  Device device = opened.device;
+  const Device other_device = std::move(device);
+  CHECK(device == other_device);
+  KernelRegistry registry = device.registry();
+  const KernelRegistry other_registry = std::move(registry);
+  CHECK(registry.names() == other_registry.names());
+  CommandEncoder encoder = device.command_encoder();
+  encoder.start_capture();
+  encoder.dispatch(opened.pipeline("rw"),
+                   {{0, device.zeros({4}, DType::float32)}, {1, device.zeros({4}, DType::float32)}}, one);
+  ComputeGraph graph = encoder.take_capture();
+  const ComputeGraph other_graph = std::move(graph);
+  CHECK_EQ(graph.size(), 1u);
+  Ticket ticket = encoder.commit();
+  const Ticket other_ticket = std::move(ticket);
+  opened.backend->complete();
+  ticket.wait();
+  CHECK(ticket.done() && other_ticket.done());
+}
+
 TEST_CASE(automatic_barriers_can_be_turned_off_and_explicit_ones_cost_nothing_twice) {
   fake::Opened opened;
   const Pipeline in_place = opened.pipeline("in_place");

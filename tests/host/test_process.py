@@ -93,10 +93,16 @@ def test_os_fork_with_work_in_flight_leaves_cleanly() -> None:
         device = metalane.Device("cpu")
         flag, ticket = launch_endless(device)
         buffer = device.zeros(1 << 16, "f32")
+        encoder, captured = device.command_encoder(), device.command_encoder()
+        captured.start_capture()
+        captured.fill(buffer, 1)
+        graph = captured.take_capture()
         pid = os.fork()
         if pid == 0:
             calls = [lambda: device.zeros(1, "f32"), lambda: device.command_encoder(), lambda: buffer.numpy(),
-                     lambda: device.registry.pipeline("metalane_fill")]
+                     lambda: device.registry.pipeline("metalane_fill"), lambda: encoder.fill(buffer, 1),
+                     encoder.memory_barrier, encoder.start_capture, lambda: graph.encode(encoder),
+                     encoder.commit]
             for call in calls:
                 try:
                     call()

@@ -34,6 +34,9 @@ class METALANE_API Device {
   // DeviceError where there is none of that kind.
   explicit Device(const std::string& kind = "", KernelChoice kernels = KernelChoice::automatic);
   explicit Device(std::shared_ptr<core::DeviceState> state) : state_(std::move(state)) {}
+  // Never empty: a move copies.
+  Device(const Device&) = default;
+  Device& operator=(const Device&) = default;
 
   const std::string& kind() const noexcept;
   const std::string& name() const noexcept;

@@ -42,6 +42,9 @@ struct GraphNode {
 class METALANE_API ComputeGraph {
  public:
   explicit ComputeGraph(std::shared_ptr<const std::vector<GraphNode>> nodes) : nodes_(std::move(nodes)) {}
+  // Never empty: a move copies.
+  ComputeGraph(const ComputeGraph&) = default;
+  ComputeGraph& operator=(const ComputeGraph&) = default;
   const std::vector<GraphNode>& nodes() const noexcept { return *nodes_; }
   std::size_t size() const noexcept { return nodes_->size(); }
   // Encodes every node, as the eager calls would have been; throws before the first launch where a buffer

@@ -140,6 +140,9 @@ class RegistryState;
 class METALANE_API KernelRegistry {
  public:
   explicit KernelRegistry(std::shared_ptr<core::RegistryState> state) : state_(std::move(state)) {}
+  // Never empty: a move copies.
+  KernelRegistry(const KernelRegistry&) = default;
+  KernelRegistry& operator=(const KernelRegistry&) = default;
 
   void register_source(const std::string& name, const std::string& source);
   // What `#include "name"` gives in every source of this registry.

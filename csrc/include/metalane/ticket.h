@@ -18,6 +18,9 @@ class TicketState;
 class METALANE_API Ticket {
  public:
   explicit Ticket(std::shared_ptr<core::TicketState> state) : state_(std::move(state)) {}
+  // Never empty: a move copies.
+  Ticket(const Ticket&) = default;
+  Ticket& operator=(const Ticket&) = default;
 
   // Blocks until the submission has finished; throws its error, or TimeoutError (the ticket stays valid).
   void wait(std::optional<double> seconds = std::nullopt) const;
