@@ -17,10 +17,6 @@ constexpr std::uint64_t kMaxPackedBytes = std::uint64_t{1} << 28;
 // Nesting that no type needs: arrays of structs of arrays count anew in each struct.
 constexpr int kMaxNesting = 8;
 
-bool is_numpy_bool(nb::handle value) {
-  return nb::isinstance(value, nb::module_::import_("numpy").attr("bool_"));
-}
-
 // Tuples, lists, arrays and the like; not text, not mappings, not numbers that NumPy keeps in an array.
 // `length` is its number of items.
 bool is_sequence(nb::handle value, Py_ssize_t& length) {
@@ -128,11 +124,7 @@ class ValuePacker {
     if (is_sequence(value, length)) {
       refuse_type(place, std::string("one number (") + scalar_name(type.scalar) + ")", value);
     }
-    if (type.scalar == ScalarType::boolean && is_numpy_bool(value)) {
-      *out = PyObject_IsTrue(value.ptr()) == 1 ? 1 : 0;
-    } else {
-      pack_scalar(type.scalar, value, out, {op_, place});
-    }
+    pack_scalar(type.scalar, value, out, {op_, place});
   }
 
   void pack_vector(const TypeInfo& type, nb::handle value, std::uint8_t* out,

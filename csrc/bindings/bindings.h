@@ -112,6 +112,7 @@ std::optional<double> seconds_from(nb::handle value, const char* op, const char*
 std::vector<ConstantValue> constants_from(nb::handle value, const char* op);
 // The value as a Python int where it is one or has __index__; an invalid object otherwise.
 nb::object integer_from(nb::handle value);
+bool is_numpy_bool(nb::handle value);
 // Clears the error of a value that is no such number. Others (KeyboardInterrupt, what the value's own method
 // raised) are thrown on.
 void clear_refusal();

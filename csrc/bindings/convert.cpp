@@ -99,6 +99,10 @@ DType dtype_from(nb::handle value, const char* op) {
   throw_dtype(value, op);
 }
 
+bool is_numpy_bool(nb::handle value) {
+  return nb::isinstance(value, nb::module_::import_("numpy").attr("bool_"));
+}
+
 void clear_refusal() {
   for (PyObject* refusal : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError}) {
     if (PyErr_ExceptionMatches(refusal) == 0) continue;
@@ -241,12 +245,15 @@ ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
   if (nb::isinstance<nb::str>(key)) {
     constant.key = text_from(key, op, "constants");
   } else {
+    if (PyBool_Check(key.ptr()) != 0) {
+      throw DTypeError(op, "constants", "named by text or an index", repr_of(key) + " (bool)");
+    }
     const std::uint64_t index = u64_from(key, op, "constants");
     if (index > UINT32_MAX) throw ArgumentError(op, "constants", "an index below 2^32", repr_of(key));
     constant.key = static_cast<std::uint32_t>(index);
   }
-  if (PyBool_Check(value.ptr())) {
-    constant.value = value.is(nb::handle(Py_True));
+  if (PyBool_Check(value.ptr()) || is_numpy_bool(value)) {
+    constant.value = PyObject_IsTrue(value.ptr()) == 1;
   } else if (nb::object index = integer_from(value); index.is_valid()) {
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);

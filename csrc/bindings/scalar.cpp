@@ -196,8 +196,8 @@ ScalarType scalar_of(DType dtype) noexcept {
 void pack_scalar(ScalarType type, nb::handle value, void* out, const ScalarSource& source) {
   switch (type) {
     case ScalarType::boolean: {
-      if (!PyBool_Check(value.ptr())) throw_type(source, "True or False", value);
-      *static_cast<std::uint8_t*>(out) = value.is(nb::handle(Py_True)) ? 1 : 0;
+      if (!PyBool_Check(value.ptr()) && !is_numpy_bool(value)) throw_type(source, "True or False", value);
+      *static_cast<std::uint8_t*>(out) = PyObject_IsTrue(value.ptr()) == 1 ? 1 : 0;
       return;
     }
     case ScalarType::int8:
