@@ -364,8 +364,10 @@ struct metalane_buffers {
 }
 )";
     }
+    // The highest lane first: see lockstep.h.
     return text + R"(  while (group->next_thread < group->end_thread) {
-    const uint32_t thread = group->next_thread++;
+    const uint32_t turn = group->next_thread++;
+    const uint32_t thread = turn / METALANE_SIMD_WIDTH * METALANE_SIMD_WIDTH + group->end_thread - 1 - turn;
     group->current_thread = thread;
     const uint32_t row = thread / size_x;
     const uint32_t x = thread - row * size_x, y = row % size_y, z = row / size_y;

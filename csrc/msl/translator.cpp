@@ -90,7 +90,10 @@ bool is_swizzle(std::string_view name) {
 }
 
 Translator::Translator(const Translation& translation)
-    : translation_(translation), unit_(translation.unit), overloads_(unit_, translation.reached) {
+    : translation_(translation),
+      unit_(translation.unit),
+      overloads_(unit_, translation.reached),
+      lockstep_(unit_) {
   for (const Item& item : unit_.items()) {
     const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
     if (member && item.kind == ItemKind::variable) {
@@ -107,6 +110,11 @@ Translator::Translator(const Translation& translation)
         is_rendezvous(unit_.at(item.name_at).text)) {
       own_functions_.insert(unit_.at(item.name_at).text);
     }
+  }
+  for (Index index = 0; index < unit_.items().size() && !waits_; ++index) {
+    const Item& item = unit_.items()[index];
+    if (!translation.reached[index] || item.kind == ItemKind::scope) continue;
+    for (Index i = item.tokens.begin; i < item.tokens.end; ++i) waits_ |= is_rendezvous(unit_.at(i).text);
   }
 }
 
@@ -287,6 +295,7 @@ void Translator::emit_range(Range range) {
 
 Index Translator::emit_token(Index i) {
   const Token& token = unit_.at(i);
+  if (in_body_ && waits_ && lockstep_.meets_at(i)) emit_meeting(i);
   switch (token.kind) {
     case TokenKind::identifier:
       return emit_identifier(i);
@@ -464,9 +473,18 @@ Index Translator::emit_rendezvous(Index i) {
     raw(empty ? "::metal::detail::site" : "::metal::detail::site, ");
     return empty ? unit_.match(open) : open + 1;
   }
-  raw("::metal::detail::site{" + std::to_string(sites_.size()) + (empty ? "u}" : "u}, "));
+  const bool met = lockstep_.has_met(i) && !own_functions_.count(name.text);
+  raw(met ? "::metal::detail::met_site{" : "::metal::detail::site{");
+  raw(std::to_string(sites_.size()) + (empty ? "u}" : "u}, "));
   sites_.push_back({name.text, name});
   return open + 1;
+}
+
+// The lanes of a simdgroup meet before the statement at `i`.
+void Translator::emit_meeting(Index i) {
+  raw(" ::metal::simdgroup_barrier(::metal::detail::site{" + std::to_string(sites_.size()) +
+      "u}, ::metal::mem_flags::mem_threadgroup);");
+  sites_.push_back({"simdgroup_barrier", unit_.at(i)});
 }
 
 // A function that address spaces choose among others of its name: a parameter or an argument says which.

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "msl/lockstep.h"
 #include "msl/overloads.h"
 #include "msl/signature.h"
 #include "msl/syntax.h"
@@ -64,6 +65,7 @@ class Translator {
   const Item* record_in(Index i, Index end) const;
   Index emit_member_access(Index i);
   Index emit_rendezvous(Index i);
+  void emit_meeting(Index i);
   Index emit_marked_function(Index i);
   Index emit_marked_template(Index i);
   Index emit_constant_query(Index i);
@@ -82,6 +84,7 @@ class Translator {
   const Translation& translation_;
   const Unit& unit_;
   const Overloads overloads_;
+  const Lockstep lockstep_;
   std::string out_;
   std::vector<Site> sites_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
@@ -91,6 +94,7 @@ class Translator {
   Token last_;                                            // the last one put
   bool last_verbatim_ = false;
   bool inline_ = false;  // no line control
+  bool waits_ = false;   // the program has a barrier or collective
   std::size_t line_begin_ = 0;
   std::uint32_t line_ = 0;  // of the text at the cursor, as #line gives it
   std::int32_t file_ = -1;

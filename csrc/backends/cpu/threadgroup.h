@@ -123,7 +123,7 @@ class ThreadgroupRunner {
   std::uint32_t at_barrier_[max_simdgroups];
   std::uint32_t barrier_site_of_[max_threads_per_threadgroup];
   // Of threads that have waited once; always a fiber, also behind the last thread.
-  Fiber* fiber_of_[max_threads_per_threadgroup + turns_ahead];
+  Fiber* fiber_of_[max_threads_per_threadgroup + METALANE_SIMD_WIDTH];
 
   FiberPool fibers_;
   std::uint8_t* memory_mapping_ = nullptr;  // threadgroup memory between two guard pages

@@ -81,13 +81,37 @@ void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, U* destination, ul
     destination[detail::element_offset(i, elements_per_row, origin, transpose)] = matrix.thread_elements()[i];
   }
 }
+namespace detail {
+
+// A matrix is loaded and stored by all lanes at once on a GPU, and sources leave out the barrier between that
+// and other use of the same threadgroup memory: lanes meet before a load from there and after a store.
+inline void meet_for(site where, const void* memory) {
+  constexpr ulong threadgroup_memory_limit = 32 * 1024;
+  const ulong offset = ulong(memory) - ulong(current_group()->threadgroup_memory);
+  if (offset < threadgroup_memory_limit)
+    runtime()->simd_collective(current_group(), where.index, combine_nothing, nullptr);
+}
+
+// The site of a load before which lanes have met.
+struct met_site {
+  uint index;
+};
+
+}  // namespace detail
+
 template <class M, class U, class... Rest>
-void simdgroup_load(detail::site, M& matrix, const U* source, const Rest&... rest) {
+void simdgroup_load(detail::site where, M& matrix, const U* source, const Rest&... rest) {
+  detail::meet_for(where, source);
   simdgroup_load(matrix, source, rest...);
 }
 template <class M, class U, class... Rest>
-void simdgroup_store(detail::site, const M& matrix, U* destination, const Rest&... rest) {
+void simdgroup_load(detail::met_site, M& matrix, const U* source, const Rest&... rest) {
+  simdgroup_load(matrix, source, rest...);
+}
+template <class M, class U, class... Rest>
+void simdgroup_store(detail::site where, const M& matrix, U* destination, const Rest&... rest) {
   simdgroup_store(matrix, destination, rest...);
+  detail::meet_for(where, destination);
 }
 
 namespace detail {
