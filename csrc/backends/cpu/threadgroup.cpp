@@ -344,17 +344,21 @@ void ThreadgroupRunner::append_waiters(std::string& text, const metalane_module&
 }
 
 std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) const {
+  // In the order of threads, whichever came first.
+  std::uint32_t lowest = 0;
+  while (lowest + 1 < group_.thread_count && !waits_at_barrier(lowest)) ++lowest;
+  const std::uint32_t lowest_site = barrier_site_of_[lowest];
   std::string text;
-  append_waiters(text, module, barrier_site_);
+  append_waiters(text, module, lowest_site);
   std::uint32_t finished = 0, first_finished = 0;
-  std::uint32_t other_site = barrier_site_;
+  std::uint32_t other_site = lowest_site;
   for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
     const bool waits = waits_at_barrier(thread);
     if (!waits && finished++ == 0) first_finished = thread;
-    if (waits && barrier_site_of_[thread] != barrier_site_ && other_site == barrier_site_)
+    if (waits && barrier_site_of_[thread] != lowest_site && other_site == lowest_site)
       other_site = barrier_site_of_[thread];
   }
-  if (other_site != barrier_site_) {
+  if (other_site != lowest_site) {
     text += ", ";
     append_waiters(text, module, other_site);
   }
