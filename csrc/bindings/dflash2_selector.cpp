@@ -1,6 +1,7 @@
 // The DFlash2 selector's buffers and operators.
 #include <array>
 
+#include "bindings/checked_arguments.h"
 #include "bindings/kernel_types.h"
 #include "bindings/struct_type.h"
 
@@ -65,6 +66,16 @@ void dispatch_verify_rows(Encoder& encoder, const Buffer& confidence, const Buff
                                                                     "DFlash2VerifyRowsParams"));
 }
 
+Buffers alloc_buffers(nb::handle device, nb::handle lanes, nb::handle rows_per_lane, nb::handle vocabulary) {
+  constexpr const char* op = "DFlash2SelectorBuffers.alloc";
+  const auto& on = object_from<Device>(device, op, "device", "a Device");
+  const std::uint64_t lane_count = u64_from(lanes, op, "lanes");
+  const std::uint64_t row_count = u64_from(rows_per_lane, op, "rows_per_lane");
+  const std::uint64_t tokens = u64_from(vocabulary, op, "vocabulary");
+  Unlocked unlocked;
+  return Buffers::alloc(on, lane_count, row_count, tokens);
+}
+
 std::string buffers_repr(const Buffers& self) {
   std::string text;
   for (const BufferField& field : kBufferFields) {
@@ -118,7 +129,8 @@ void bind_buffers(nb::module_& module) {
             nb::sig(("def " + std::string(field.name) + "(self, buffer: Buffer) -> None").c_str())));
   }
   buffers
-      .def_static("alloc", &Buffers::alloc, "device"_a, "lanes"_a, "rows_per_lane"_a, "vocabulary"_a,
+      .def_static("alloc", &alloc_buffers, "device"_a.none(), "lanes"_a.none(), "rows_per_lane"_a.none(),
+                  "vocabulary"_a.none(),
                   nb::sig("def alloc(device: Device, lanes: int, rows_per_lane: int, vocabulary: int) -> "
                           "DFlash2SelectorBuffers"),
                   "Thirteen zero-filled buffers for these sizes.")

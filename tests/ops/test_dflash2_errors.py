@@ -402,3 +402,14 @@ def test_captured_nodes_carry_their_exact_ranges(device: metalane.Device) -> Non
         # A writable argument may be read as well: `device` without const.
         assert {tuple(r) for r in node.reads} in (ranges(*reads), ranges(*reads, *writes))
     assert [node.barrier_before for node in nodes] == [False, True, True]
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**64, 1.0, "2", None], ids=repr)
+@pytest.mark.parametrize("argument", ["lanes", "rows_per_lane", "vocabulary"])
+def test_sizes_that_are_no_sizes_are_refused_by_name(argument: str, wrong: Any) -> None:
+    sizes: dict[str, Any] = {"lanes": 1, "rows_per_lane": 2, "vocabulary": 16, argument: wrong}
+    with pytest.raises(metalane.ArgumentError) as caught:
+        metalane.DFlash2SelectorBuffers.alloc(metalane.Device("null"), **sizes)
+    assert (caught.value.op, caught.value.argument) == ("DFlash2SelectorBuffers.alloc", argument)
+    with pytest.raises(metalane.DTypeError, match="alloc: device must be a Device"):
+        metalane.DFlash2SelectorBuffers.alloc(wrong, 1, 2, 16)
