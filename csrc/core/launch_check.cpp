@@ -93,6 +93,7 @@ void bind_bytes(const PipelineState& pipeline, const ArgumentCheck& check, const
   if (arg.nbytes == 0 || arg.nbytes > max_inline_bytes) {
     fail(pipeline, check, "1 to 4096 bytes when given as bytes", std::to_string(arg.nbytes));
   }
+  if (arg.bytes == nullptr) fail(pipeline, check, "a buffer or bytes", "a null pointer");
   if (check.is_reference && check.size != 0 && arg.nbytes != check.size) {
     fail(pipeline, check,
          std::to_string(check.size) + " bytes, the size of " + argument_of(pipeline, check).type.name,

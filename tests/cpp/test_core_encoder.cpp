@@ -195,6 +195,7 @@ TEST_CASE(checks_name_the_argument_and_encode_nothing) {
   CHECK_THROWS(encoder.dispatch(rw, {{0, other.device.zeros({4}, DType::float32)}, {1, b}}, one),
                ArgumentError, "another device");
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, std::uint64_t{3}}}, one), ArgumentError, "4 bytes");
+  CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, nullptr, 4}}, one), ArgumentError, "null pointer");
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, n}}, one), ArgumentError, "threadgroup memory 0");
   const ThreadgroupMemory too_much[] = {{0, 32769}}, wrong[] = {{1, 16}}, fine[] = {{0, 20}};
   CHECK_THROWS(encoder.dispatch(params, {{0, a}, {1, n}}, one, too_much), ArgumentError, "at most 32768");
