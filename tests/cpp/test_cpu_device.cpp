@@ -33,6 +33,13 @@ kernel void plus_one(device float* y [[buffer(0)]], uint i [[thread_position_in_
 kernel void broken(device float* y [[buffer(0)]]) {
   y[0] = undeclared_name;
 }
+kernel void greediest(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup float most[1ul << 40];
+  threadgroup uchar more[1ul << 33];
+  most[i] = y[i];
+  more[i] = 1;
+  y[i] = most[i ^ 1] + more[i];
+}
 kernel void greedy(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   threadgroup float big[10000];
   big[i] = y[i];
@@ -209,6 +216,7 @@ TEST_CASE(compile_errors_name_kernel_file_and_line) {
   CHECK_THROWS(device->compile(request("broken")), CompileError, "saxpy:7");
   CHECK_THROWS(device->compile(request("broken")), CompileError, "undeclared_name");
   CHECK_THROWS(device->compile(request("greedy")), CompileError, "40000 bytes, the limit is 32768");
+  CHECK_THROWS(device->compile(request("greediest")), CompileError, "1073741824 bytes, the limit is 32768");
   CHECK_THROWS(device->compile(request("missing")), KernelNotFoundError, "plus_one");
   const auto native = cpu::open_device({KernelChoice::native});
   CHECK_THROWS(native->compile(request("plus_one")), CompileError, "no native kernel");

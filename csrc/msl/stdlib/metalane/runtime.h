@@ -55,11 +55,12 @@ uint32_t& threadgroup_bytes() {
 constexpr uint32_t threadgroup_alignment = 16;
 
 template <class Kernel>
-uint32_t reserve_threadgroup_bytes(uint32_t bytes, uint32_t alignment) {
+uint32_t reserve_threadgroup_bytes(uint64_t bytes, uint32_t alignment) {
+  constexpr uint64_t most = 1u << 30;  // far past any device's limit: sums stay there, and are refused
   uint32_t& total = threadgroup_layout<Kernel>::bytes;
   const uint32_t mask = (alignment < threadgroup_alignment ? threadgroup_alignment : alignment) - 1;
   const uint32_t offset = (total + mask) & ~mask;
-  total = offset + bytes;
+  total = bytes < most - offset ? uint32_t(offset + bytes) : uint32_t(most);
   return offset;
 }
 
@@ -68,7 +69,7 @@ uint32_t reserve_threadgroup_bytes(uint32_t bytes, uint32_t alignment) {
 template <class Kernel, class T, int Id>
 struct threadgroup_slot {
   static inline const uint32_t offset =
-      reserve_threadgroup_bytes<Kernel>(uint32_t(sizeof(T)), uint32_t(alignof(T)));
+      reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
 };
 
 // `threadgroup T name;` number Id of the kernel: one object shared by all threads of the group.
