@@ -33,7 +33,14 @@ std::string argument_name(const KernelSignature& signature, std::uint32_t index)
 }  // namespace
 
 ArgumentList::~ArgumentList() {
-  for (std::size_t i = 0; i < count_; ++i) Py_DECREF(held_[i]);
+  for (std::size_t i = 0; i < held_count_; ++i) Py_DECREF(held_[i]);
+}
+
+// Before anything is done with the value: converting it may run Python code that drops it elsewhere.
+void ArgumentList::hold(PyObject* value) {
+  if (held_count_ == kMaxArguments) return;  // add() refuses the argument
+  Py_INCREF(value);
+  held_[held_count_++] = value;
 }
 
 void ArgumentList::add_number(const KernelSignature& signature, std::uint32_t index, nb::handle value) {
@@ -95,8 +102,7 @@ void ArgumentList::add(const KernelSignature& signature, const Pipeline& pipelin
   } else {
     add_number(signature, index, value);
   }
-  Py_INCREF(value.ptr());
-  held_[count_++] = value.ptr();
+  ++count_;
 }
 
 void ArgumentList::read(const Pipeline& pipeline, nb::handle arguments) {
@@ -106,11 +112,14 @@ void ArgumentList::read(const Pipeline& pipeline, nb::handle arguments) {
   if (PyTuple_Check(object) != 0) {
     const Py_ssize_t count = PyTuple_Size(object);
     for (Py_ssize_t i = 0; i < count; ++i) {
-      add(signature, pipeline, static_cast<std::uint64_t>(i), tuple_item(object, i));
+      PyObject* const item = tuple_item(object, i);
+      hold(item);
+      add(signature, pipeline, static_cast<std::uint64_t>(i), item);
     }
   } else if (PyList_Check(object) != 0) {
     for (Py_ssize_t i = 0; i < list_size(object); ++i) {
-      nb::object item = nb::borrow(list_item(object, i));
+      PyObject* const item = list_item(object, i);
+      hold(item);
       add(signature, pipeline, static_cast<std::uint64_t>(i), item);
     }
   } else if (PyDict_Check(object) != 0) {
@@ -118,6 +127,7 @@ void ArgumentList::read(const Pipeline& pipeline, nb::handle arguments) {
     const Py_ssize_t count = PyList_Size(items.ptr());
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* const item = PyList_GetItem(items.ptr(), i);
+      hold(PyTuple_GetItem(item, 1));
       add(signature, pipeline, u64_from(PyTuple_GetItem(item, 0), signature.name.c_str(), "args"),
           PyTuple_GetItem(item, 1));
     }

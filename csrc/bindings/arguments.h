@@ -23,6 +23,7 @@ class ArgumentList {
   std::span<const KernelArg> args() const noexcept { return {args_, count_}; }
 
  private:
+  void hold(PyObject* value);
   void add(const KernelSignature& signature, const Pipeline& pipeline, std::uint64_t index, nb::handle value);
   void add_number(const KernelSignature& signature, std::uint32_t index, nb::handle value);
 
@@ -32,6 +33,7 @@ class ArgumentList {
   union {
     KernelArg args_[kMaxArguments];  // the first count_ exist: writing a kilobyte a call would show
   };
+  std::size_t held_count_ = 0;
   std::array<PyObject*, kMaxArguments> held_;
   alignas(32) std::array<std::array<std::uint8_t, kScalarBytes>, kMaxArguments> scalars_;
 };

@@ -148,7 +148,8 @@ void EncoderState::encode(const Pipeline& pipeline, std::span<const KernelArg> a
                           std::span<const ThreadgroupMemory> threadgroup_memory,
                           const std::vector<TouchedRange>* ranges) {
   // A call that throws uses the pending ranges up: they must never reach another launch.
-  const std::optional<std::vector<TouchedRange>> pending = std::exchange(pending_, std::nullopt);
+  std::optional<std::vector<TouchedRange>> pending;
+  if (pending_) pending = std::exchange(pending_, std::nullopt);
   checked_.buffer_count = checked_.bytes_count = checked_.threadgroup_count = 0;
   checked_.touched_count = checked_.handle_count = 0;
   check_launch(*device_, *pipeline.state(), args, grid, threadgroup_memory, checked_);

@@ -14,6 +14,11 @@ void RangeSet::insert(const AddressRange& range) {
   for (const AddressRange& known : small_) {
     if (known.begin <= range.begin && range.end <= known.end) return;
   }
+  append(range);
+}
+
+void RangeSet::append(const AddressRange& range) {
+  if (range.empty()) return;
   small_.push_back(range);
   if (small_.size() > small_limit) {
     for (const AddressRange& known : small_) insert_ordered(known);
@@ -110,11 +115,14 @@ bool HazardTracker::conflicts(std::span<const TouchedRange> launch) const {
 }
 
 void HazardTracker::add(std::span<const TouchedRange> launch) {
+  // In many sequences every launch is the first one behind a barrier.
+  const bool first = read_.empty() && written_.empty();
   for (const TouchedRange& touched : launch) {
-    if (writes(touched.access)) {
-      written_.insert(touched.range);
+    RangeSet& set = writes(touched.access) ? written_ : read_;
+    if (first) {
+      set.append(touched.range);
     } else {
-      read_.insert(touched.range);
+      set.insert(touched.range);
     }
   }
 }

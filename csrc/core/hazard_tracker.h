@@ -18,6 +18,9 @@ namespace metalane::core {
 class RangeSet {
  public:
   void insert(const AddressRange& range);
+  // The same for one of the first ranges: known ones are not looked for.
+  void append(const AddressRange& range);
+  bool empty() const noexcept { return small_.empty() && chunks_.empty(); }
   bool overlaps(const AddressRange& range) const;
   void clear() noexcept;
 
