@@ -1,11 +1,14 @@
 // Threadgroups on fibers: barriers, collectives, divergence, faults, time limits, grids.
+#include <sched.h>
 #include <signal.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
 #include <numeric>
 
+#include "backends/cpu/processors.h"
 #include "check.h"
 #include "cpu_modules.h"
 
@@ -184,6 +187,20 @@ TEST_CASE(launches_allocate_nothing_on_their_threads) {
   CHECK(allocations_of(100) > 0);  // fibers and whatever else a thread makes once
   const std::uint64_t few = allocations_of(2);
   CHECK(allocations_of(500) <= few + 2);
+}
+#endif
+
+#if defined(__linux__)
+TEST_CASE(threads_leave_processors_that_others_have) {
+  cpu_set_t allowed, after;
+  CHECK_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  for (int round = 0; round < 20; ++round) {
+    const int here = cpu::current_processor();
+    cpu::leave_processors(std::array{here, -1, 1 << 20});
+    if (CPU_COUNT(&allowed) == 1) CHECK_EQ(cpu::current_processor(), here);
+    CHECK_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+    CHECK(CPU_EQUAL(&allowed, &after));
+  }
 }
 #endif
 

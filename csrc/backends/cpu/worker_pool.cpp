@@ -6,7 +6,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <system_error>
+
+#include "backends/cpu/processors.h"
 
 namespace metalane::cpu {
 namespace {
@@ -203,12 +206,30 @@ void WorkerPool::run_helper(Worker& worker) {
           gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed);
     }
     if (!inside) continue;
+    spread(worker);
     if (worker.ready) participate(worker);
+    worker.processor.store(-1, std::memory_order_relaxed);
     if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       const std::lock_guard lock(helpers_mutex_);
       helpers_left_.notify_one();
     }
   }
+}
+
+// Takes a processor that no other worker of the launch is on.
+void WorkerPool::spread(Worker& worker) {
+  const int mine = current_processor();
+  bool taken = false;
+  std::array<int, 256> others;
+  std::size_t count = 0;
+  for (const std::unique_ptr<Worker>& other : workers_) {
+    const int theirs = other->processor.load(std::memory_order_relaxed);
+    if (theirs < 0 || other.get() == &worker || count == others.size()) continue;
+    others[count++] = theirs;
+    taken = taken || theirs == mine;
+  }
+  if (taken) leave_processors({others.data(), count});
+  worker.processor.store(taken ? current_processor() : mine, std::memory_order_relaxed);
 }
 
 void WorkerPool::share_job() {

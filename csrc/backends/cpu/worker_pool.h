@@ -51,6 +51,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
     ThreadgroupRunner runner;
     FaultGuard guard;
     bool ready = false;
+    std::atomic<int> processor{-1};  // where it began its part of a shared launch; -1: it has none
     std::thread thread;
   };
 
@@ -89,6 +90,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   bool worth_sharing() const;
   void share_job();
   void join_helpers();
+  void spread(Worker& worker);
   void participate(Worker& worker);
   ThreadgroupRunner::Outcome run_chunk(Worker& worker, std::uint64_t begin, std::uint64_t end,
                                        std::uint64_t& at);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "backends/cpu/processors.h"
 #include "backends/cpu/worker_pool.h"
 
 namespace metalane::cpu {
@@ -47,9 +48,11 @@ void WorkerPool::run_launch(Worker& worker, const LaunchRecord& record, std::str
   const Clock::time_point start = Clock::now();
   const bool shared = worth_sharing();
   if (shared) {
+    worker.processor.store(current_processor(), std::memory_order_relaxed);
     share_job();
     participate(worker);
     join_helpers();
+    worker.processor.store(-1, std::memory_order_relaxed);
   } else {
     participate(worker);
   }
