@@ -68,8 +68,7 @@ uint32_t reserve_threadgroup_bytes(uint64_t bytes, uint32_t alignment) {
 // count.
 template <class Kernel, class T, int Id>
 struct threadgroup_slot {
-  static inline const uint32_t offset =
-      reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
+  static inline const uint32_t offset = reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
 };
 
 // `threadgroup T name;` number Id of the kernel: one object shared by all threads of the group.
