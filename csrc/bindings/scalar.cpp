@@ -52,7 +52,17 @@ void pack_integer(nb::handle value, void* out, const ScalarSource& source) {
   std::memcpy(out, &result, sizeof result);
 }
 
+// NumPy's complex numbers make floats of themselves, with a warning that their imaginary part is lost.
+bool is_numpy_complex(nb::handle value) {
+  if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr())) return false;
+  nb::object kind = nb::getattr(nb::getattr(value, "dtype", nb::none()), "kind", nb::none());
+  return nb::isinstance<nb::str>(kind) && nb::cast<nb::str>(kind).equal(nb::str("c"));
+}
+
 double double_from(ScalarType type, nb::handle value, const ScalarSource& source) {
+  if (is_numpy_complex(value)) {
+    throw_type(source, std::string("a number (") + scalar_name(type) + ")", value);
+  }
   double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
     const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;

@@ -243,6 +243,15 @@ def test_lists_that_change_while_they_are_read() -> None:
         Rows(rows=[1, 2])
 
 
+@pytest.mark.parametrize("value", [np.complex64(1), np.array(1j), np.complex128(2), 1j])
+def test_complex_numbers_are_refused(everything: Everything, value: object) -> None:
+    """Not cut down to their real part."""
+    before = bytes(everything)
+    with pytest.raises(metalane.DTypeError, match="must be a number"):
+        everything.e = value
+    assert bytes(everything) == before
+
+
 def test_special_floats_are_kept() -> None:
     assert math.isnan(Inner(math.nan).weight)
     assert Inner(-math.inf).weight == -math.inf
