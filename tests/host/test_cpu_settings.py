@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -16,8 +17,9 @@ from metalane import cpu
 SOURCE = """
 #include <metal_stdlib>
 using namespace metal;
-kernel void increment(device uint* x, uint i [[thread_position_in_grid]]) { x[i] += 1; }
+kernel void increment_NUMBER(device uint* x, uint i [[thread_position_in_grid]]) { x[i] += 1; }
 """
+numbers = itertools.count()
 
 
 @pytest.fixture
@@ -30,8 +32,9 @@ def cache(tmp_path: Path):
 
 
 def run_increment() -> list[int]:
+    """Runs a kernel that no call before had: one that is still loaded would not be looked for on disk."""
     device = metalane.Device("cpu")
-    device.registry.register_source("increment", SOURCE)
+    device.registry.register_source("increment", SOURCE.replace("NUMBER", str(next(numbers))))
     buffer = device.zeros(3, "u32")
     with device.command_encoder() as encoder:
         encoder.dispatch("increment", [buffer], threads=3, threads_per_threadgroup=3)
