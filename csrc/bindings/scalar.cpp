@@ -52,15 +52,17 @@ void pack_integer(nb::handle value, void* out, const ScalarSource& source) {
   std::memcpy(out, &result, sizeof result);
 }
 
-// NumPy's complex numbers make floats of themselves, with a warning that their imaginary part is lost.
-bool is_numpy_complex(nb::handle value) {
+// NumPy makes floats of complex numbers and of arrays of one element, with no more than a warning.
+bool is_no_real_number(nb::handle value) {
   if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr())) return false;
+  nb::object axes = nb::getattr(value, "ndim", nb::none());
+  if (PyLong_Check(axes.ptr()) != 0 && !axes.equal(nb::int_(0))) return true;
   nb::object kind = nb::getattr(nb::getattr(value, "dtype", nb::none()), "kind", nb::none());
   return nb::isinstance<nb::str>(kind) && nb::cast<nb::str>(kind).equal(nb::str("c"));
 }
 
 double double_from(ScalarType type, nb::handle value, const ScalarSource& source) {
-  if (is_numpy_complex(value)) {
+  if (is_no_real_number(value)) {
     throw_type(source, std::string("a number (") + scalar_name(type) + ")", value);
   }
   double number = PyFloat_AsDouble(value.ptr());

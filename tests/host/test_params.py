@@ -243,9 +243,11 @@ def test_lists_that_change_while_they_are_read() -> None:
         Rows(rows=[1, 2])
 
 
-@pytest.mark.parametrize("value", [np.complex64(1), np.array(1j), np.complex128(2), 1j])
-def test_complex_numbers_are_refused(everything: Everything, value: object) -> None:
-    """Not cut down to their real part."""
+@pytest.mark.parametrize(
+    "value", [np.complex64(1), np.array(1j), np.complex128(2), 1j, np.ones(1), np.ones((1, 1))]
+)
+def test_complex_numbers_and_arrays_are_no_numbers(everything: Everything, value: object) -> None:
+    """Not cut down to their real part or their element."""
     before = bytes(everything)
     with pytest.raises(metalane.DTypeError, match="must be a number"):
         everything.e = value
