@@ -60,7 +60,9 @@ void Overloads::compare(const std::vector<Index>& items, const std::string& scop
 
 void Overloads::compare(Index index, const std::string& scope) {
   const Item& item = unit_.items()[index];
-  const bool function = item.kind == ItemKind::function && item.body.end != 0;
+  // Outside of classes a declaration may be repeated; in one, "X() device = default" may not.
+  const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
+  const bool function = item.kind == ItemKind::function && (item.body.end != 0 || member);
   const bool record = item.kind == ItemKind::record && item.is_template;
   const bool variable = item.kind == ItemKind::variable && is_specialisation(unit_, item);
   if ((!function && !record && !variable) || item.is_kernel) return;

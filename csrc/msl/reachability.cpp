@@ -1,10 +1,25 @@
 // Follows identifiers from a kernel to declarations, and from those on.
 #include "msl/reachability.h"
 
+#include <algorithm>
+
 namespace metalane::msl {
 
 ReachabilityIndex::ReachabilityIndex(const Unit& unit) : unit_(unit) {
   for (const Index index : unit.top()) add(index);
+  // What the library asks of its own template for a type of the source: no name in the source leads there.
+  for (const auto& [name, items] : declared_) {
+    const bool is_library = std::all_of(items.begin(), items.end(),
+                                        [&](Index index) { return is_specialisation(unit.items()[index]); });
+    if (is_library) by_operands_.insert(by_operands_.end(), items.begin(), items.end());
+  }
+  std::sort(by_operands_.begin(), by_operands_.end());
+}
+
+// template <...> struct X<...> { ... };
+bool ReachabilityIndex::is_specialisation(const Item& item) const {
+  return item.kind == ItemKind::record && item.is_template && item.name_at != no_index &&
+         unit_.is_at(item.name_at + 1, "<");
 }
 
 void ReachabilityIndex::add(Index index) {
@@ -21,7 +36,7 @@ void ReachabilityIndex::add(Index index) {
     case ItemKind::function:
       if (item.is_kernel || restates_library(item)) return;
       if (!item.names.empty() && item.names[0] == "operator") {
-        operators_.push_back(index);
+        by_operands_.push_back(index);
         return;
       }
       break;
@@ -45,9 +60,11 @@ bool ReachabilityIndex::restates_library(const Item& item) const {
   return false;
 }
 
-// Whether all types of the source that the parameters or the assertion name are there.
+// Whether all types of the source that the parameters, template arguments or assertion name are there.
 bool ReachabilityIndex::operands_known(const Item& item, const std::vector<bool>& reached) const {
-  const Range range = item.kind == ItemKind::assertion ? item.tokens : item.params;
+  const Range range = item.kind == ItemKind::assertion ? item.tokens
+                      : item.is_record() ? Range{item.name_at + 2, unit_.match(item.name_at + 1)}
+                                         : item.params;
   for (Index i = range.begin; i < range.end; ++i) {
     if (!unit_.at(i).is_identifier()) continue;
     const auto found = declared_.find(unit_.at(i).text);
@@ -91,7 +108,7 @@ std::vector<bool> ReachabilityIndex::reach(const Kernel& kernel) const {
       for (Index i = range.begin; i < range.end; ++i) follow(unit_.at(i));
     }
     changed = false;
-    for (const Index index : operators_) {
+    for (const Index index : by_operands_) {
       if (reached[index] || !operands_known(unit_.items()[index], reached)) continue;
       mark(index);
       changed = true;

@@ -21,12 +21,13 @@ class ReachabilityIndex {
  private:
   void add(Index index);
   bool restates_library(const Item& item) const;
+  bool is_specialisation(const Item& item) const;
   bool operands_known(const Item& item, const std::vector<bool>& reached) const;
 
   const Unit& unit_;
   std::unordered_map<std::string_view, std::vector<Index>> declared_;
   std::vector<Index> always_;
-  std::vector<Index> operators_;
+  std::vector<Index> by_operands_;  // operators, specialisations of the library's templates
   std::vector<Index> assertions_;
 };
 

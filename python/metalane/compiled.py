@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import keyword
@@ -99,8 +100,9 @@ class _Parameter:
         self.raw = dtype is None or self.record or (dtype.kind in "iu" and dtype.itemsize == 1)
         # The encoder itself packs numbers for these.
         self.numbers = argument.kind == "scalar" and argument.space == "constant"
-        # Buffers of this dtype need no look; of any other one, `check_elements` decides.
-        self.fast_dtype = None if self._is_padded() or dtype is None else dtype
+        # Buffers and arrays of this dtype need no look; of any other one, `check_elements` decides. No buffer has
+        # bool: such arrays are wrapped as bytes.
+        self.fast_dtype = None if self._is_padded() or dtype is None or dtype == np.bool_ else dtype
 
     def share(self) -> None:
         """Takes any elements: arguments that exclude each other by function constants may have one index."""
@@ -362,19 +364,12 @@ class CompiledKernel:
         bound = values if self._indices is None else self._by_index(values)
         if encoder is not None:
             self._check_encoder(encoder, wait, timeout)
-            encoder.dispatch(
-                pipeline,
-                bound,
-                threads=threads,
-                threadgroups=threadgroups,
-                threads_per_threadgroup=threads_per_threadgroup,
-                threadgroup_memory=threadgroup_memory,
-            )
-            return None
-        if wait is not None and not isinstance(wait, bool):
+        elif wait is not None and not isinstance(wait, bool):
             _refuse(self.name, "wait", "True, False or None", _shown(wait), DTypeError)
-        with self._device.command_encoder() as own:
-            own.dispatch(
+        # An encoder of the call's own is abandoned where it fails; a given one is its owner's.
+        scope = self._device.command_encoder() if encoder is None else contextlib.nullcontext(encoder)
+        with scope as target:
+            target.dispatch(
                 pipeline,
                 bound,
                 threads=threads,
@@ -382,7 +377,9 @@ class CompiledKernel:
                 threads_per_threadgroup=threads_per_threadgroup,
                 threadgroup_memory=threadgroup_memory,
             )
-            ticket = own.commit(timeout)
+            if encoder is not None:
+                return None
+            ticket = target.commit(timeout)
         if host if wait is None else wait:
             ticket.wait()
         return ticket

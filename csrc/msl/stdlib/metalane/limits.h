@@ -6,10 +6,15 @@
 
 METALANE_STDLIB_BEGIN
 
+// Apple's header has the members in this base, and sources specialise it for their own types.
 template <class T>
-struct numeric_limits {
+struct _numeric_limits_impl {
   static constexpr bool is_specialized = false;
 };
+template <class T>
+struct numeric_limits : _numeric_limits_impl<T> {};
+template <class T>
+struct numeric_limits<const T> : numeric_limits<T> {};
 
 namespace detail {
 
@@ -87,7 +92,7 @@ struct real_limits {
 
 #define METALANE_INTEGER_LIMITS(T) \
   template <>                      \
-  struct numeric_limits<T> : detail::integer_limits<T> {}
+  struct _numeric_limits_impl<T> : detail::integer_limits<T> {}
 METALANE_INTEGER_LIMITS(bool);
 METALANE_INTEGER_LIMITS(char);
 METALANE_INTEGER_LIMITS(signed char);
@@ -102,14 +107,11 @@ METALANE_INTEGER_LIMITS(long long);
 METALANE_INTEGER_LIMITS(unsigned long long);
 #undef METALANE_INTEGER_LIMITS
 template <>
-struct numeric_limits<float> : detail::real_limits<float, uint32_t, 24, -125, 128> {};
+struct _numeric_limits_impl<float> : detail::real_limits<float, uint32_t, 24, -125, 128> {};
 template <>
-struct numeric_limits<half> : detail::real_limits<half, uint16_t, 11, -13, 16> {};
+struct _numeric_limits_impl<half> : detail::real_limits<half, uint16_t, 11, -13, 16> {};
 template <>
-struct numeric_limits<bfloat> : detail::real_limits<bfloat, uint16_t, 8, -125, 128> {};
-
-template <class T>
-struct numeric_limits<const T> : numeric_limits<T> {};
+struct _numeric_limits_impl<bfloat> : detail::real_limits<bfloat, uint16_t, 8, -125, 128> {};
 
 METALANE_STDLIB_END
 

@@ -43,6 +43,14 @@ using quad_vote = group_vote<detail::quad_lanes>;
 constexpr bool simd_is_helper_thread() { return false; }
 constexpr bool quad_is_helper_thread() { return false; }
 
+// Apple's header says by this name what its simd_ functions take, and kernels ask it: numbers of up to 32
+// bits and vectors of them, without bfloat (the functions here take more). Read from compiler messages, not
+// from a document.
+template <class T, class = void>
+struct __is_valid_simdgroup_type
+    : bool_constant<is_arithmetic_v<detail::element_t<T>> && sizeof(detail::element_t<T>) <= 4 &&
+                    !is_same_v<remove_cv_t<detail::element_t<T>>, bfloat>> {};
+
 // The type that a lane passes on.
 namespace detail {
 template <class A>
