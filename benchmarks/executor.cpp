@@ -137,6 +137,18 @@ void collective_kernel(metalane_group* group) {
   }
 }
 
+// In a loop within a call, each of which keeps an element of the path.
+void path_kernel(metalane_group* group) {
+  const metalane_path call = {nullptr, 1, 0, 0};
+  metalane_path loop = {&call, 2, 1, 0};
+  group->path = &loop;
+  for (std::uint32_t i = 0; i < rounds; ++i) {
+    ++loop.turn;
+    float value = 1.0f;
+    module_runtime().simd_collective(group, 0, &sum_lanes, &value);
+  }
+}
+
 template <void (*kernel)(metalane_group*)>
 void entry(metalane_group* group) {
   while (group->next_thread < group->end_thread) {
@@ -151,7 +163,7 @@ template <void (*kernel)(metalane_group*)>
 double per_round(ThreadgroupRunner& runner, std::uint32_t threads) {
   static const metalane_site sites[] = {{"rendezvous", "executor.metal", 1, 1}};
   static const metalane_module module = {
-      METALANE_MODULE_ABI_VERSION, "k", sites, 1, nullptr, nullptr, &entry<kernel>};
+      METALANE_MODULE_ABI_VERSION, "k", sites, 1, nullptr, nullptr, &entry<kernel>, kernel == &path_kernel};
   metalane_launch launch{};
   launch.grid_groups[0] = launch.grid_groups[1] = launch.grid_groups[2] = 1;
   launch.grid_threads[0] = launch.nominal_threads[0] = threads;
@@ -182,6 +194,7 @@ int main(int argc, char** argv) {
     std::printf("{\"fiber_switch\": %.4f, \"swapcontext\": %.4f, ", fiber_switch(100000),
                 context_switch(5000));
     std::printf("\"collective_32\": %.2f, ", per_round<&collective_kernel>(*runner, 32));
+    std::printf("\"collective_on_path\": %.2f, ", per_round<&path_kernel>(*runner, 32));
     std::printf("\"barrier_256\": %.2f, ", per_round<&barrier_kernel>(*runner, 256));
     std::printf("\"barrier_1024\": %.2f}\n", per_round<&barrier_kernel>(*runner, 1024));
   }

@@ -20,6 +20,7 @@ CASES = {
     "fiber_switch": "switch between 32 fibers",
     "swapcontext": "the C library's swapcontext between 32 contexts",
     "collective_32": "simd collective, 32 lanes (each lane switches once)",
+    "collective_on_path": "the same in a loop within a call, both of which lanes may skip",
     "barrier_256": "threadgroup barrier, 256 threads",
     "barrier_1024": "threadgroup barrier, 1,024 threads",
 }

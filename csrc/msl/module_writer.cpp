@@ -151,8 +151,13 @@ class ModuleWriter {
     if (const auto& refusal = request_.kernel.refusal)
       unit_.sources().fail(unit_.at(refusal->at), refusal->what);
     bind_constants();
-    const Translation translation{
-        unit_, reached_, constants_, constant_items_, "metalane_kernel_tag", !request_.is_part};
+    const Translation translation{unit_,
+                                  reached_,
+                                  request_.kernel.item,
+                                  constants_,
+                                  constant_items_,
+                                  "metalane_kernel_tag",
+                                  !request_.is_part};
     Translator translator(translation);
     translator.emit_program();
     const std::string program = translator.text();
@@ -168,7 +173,7 @@ class ModuleWriter {
     text += "namespace { struct metalane_kernel_tag {}; }\n";
     text += program;
     text += "\n#line 1 \"" + std::string("entry of ") + "the kernel\"\n";
-    text += helpers() + entry(call, translator.sites().empty()) + table(translator.sites());
+    text += helpers() + entry(call, translator.sites().empty()) + table(translator);
     return text;
   }
 
@@ -369,6 +374,7 @@ struct metalane_buffers {
     const uint32_t turn = group->next_thread++;
     const uint32_t thread = turn / METALANE_SIMD_WIDTH * METALANE_SIMD_WIDTH + group->end_thread - 1 - turn;
     group->current_thread = thread;
+    group->path = nullptr;
     const uint32_t row = thread / size_x;
     const uint32_t x = thread - row * size_x, y = row % size_y, z = row / size_y;
     (void)x, (void)y, (void)z;
@@ -380,7 +386,8 @@ struct metalane_buffers {
 )";
   }
 
-  std::string table(const std::vector<Site>& sites) const {
+  std::string table(const Translator& translator) const {
+    const std::vector<Site>& sites = translator.sites();
     std::string text = "const metalane_site metalane_sites[] = {\n";
     for (const Site& site : sites) {
       text += "  {\"" + std::string(site.operation) + "\", " + quoted(unit_.sources().name(site.place.file)) +
@@ -393,7 +400,8 @@ uint32_t metalane_bytes() { return ::metal::detail::threadgroup_bytes<metalane_k
 )";
     const std::string value = "{METALANE_MODULE_ABI_VERSION, " + quoted(request_.kernel.signature.name) +
                               ", metalane_sites, " + std::to_string(sites.size()) +
-                              ", metalane_attach, metalane_bytes, metalane_entry};\n";
+                              ", metalane_attach, metalane_bytes, metalane_entry, " +
+                              (translator.keeps_paths() ? "1};\n" : "0};\n");
     if (request_.is_part) return text + "const metalane_module metalane_module_table = " + value + "}\n}}\n";
     return text + "}\n#pragma GCC visibility pop\nextern \"C\" __attribute__((visibility(\"default\"))) " +
            "const metalane_module " + request_.symbol + ";\nconst metalane_module " + request_.symbol +

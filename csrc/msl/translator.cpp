@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "msl/expression.h"
+#include "msl/rendezvous.h"
 #include "msl/types.h"
 
 namespace metalane::msl {
@@ -15,70 +16,6 @@ constexpr std::size_t max_indent = 200;
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-// Functions of MSL whose lanes or threads wait for each other.
-bool is_rendezvous(std::string_view name) {
-  static const std::unordered_set<std::string_view> names = {"threadgroup_barrier",
-                                                             "simdgroup_barrier",
-                                                             "__metal_wait_simdgroup_events",
-                                                             "simd_sum",
-                                                             "simd_product",
-                                                             "simd_min",
-                                                             "simd_max",
-                                                             "simd_and",
-                                                             "simd_or",
-                                                             "simd_xor",
-                                                             "simd_prefix_inclusive_sum",
-                                                             "simd_prefix_exclusive_sum",
-                                                             "simd_prefix_inclusive_product",
-                                                             "simd_prefix_exclusive_product",
-                                                             "simd_broadcast",
-                                                             "simd_broadcast_first",
-                                                             "simd_shuffle",
-                                                             "simd_shuffle_up",
-                                                             "simd_shuffle_down",
-                                                             "simd_shuffle_xor",
-                                                             "simd_shuffle_rotate_up",
-                                                             "simd_shuffle_rotate_down",
-                                                             "simd_shuffle_and_fill_up",
-                                                             "simd_shuffle_and_fill_down",
-                                                             "simd_ballot",
-                                                             "simd_all",
-                                                             "simd_any",
-                                                             "simd_is_first",
-                                                             "simd_active_threads_mask",
-                                                             "quad_sum",
-                                                             "quad_product",
-                                                             "quad_min",
-                                                             "quad_max",
-                                                             "quad_and",
-                                                             "quad_or",
-                                                             "quad_xor",
-                                                             "quad_prefix_inclusive_sum",
-                                                             "quad_prefix_exclusive_sum",
-                                                             "quad_prefix_inclusive_product",
-                                                             "quad_prefix_exclusive_product",
-                                                             "quad_broadcast",
-                                                             "quad_broadcast_first",
-                                                             "quad_shuffle",
-                                                             "quad_shuffle_up",
-                                                             "quad_shuffle_down",
-                                                             "quad_shuffle_xor",
-                                                             "quad_shuffle_rotate_up",
-                                                             "quad_shuffle_rotate_down",
-                                                             "quad_shuffle_and_fill_up",
-                                                             "quad_shuffle_and_fill_down",
-                                                             "quad_ballot",
-                                                             "quad_all",
-                                                             "quad_any",
-                                                             "quad_is_first",
-                                                             "quad_active_threads_mask",
-                                                             "simdgroup_load",
-                                                             "simdgroup_store",
-                                                             "simdgroup_multiply",
-                                                             "simdgroup_multiply_accumulate"};
-  return names.count(name) != 0;
 }
 
 }  // namespace
@@ -116,6 +53,21 @@ Translator::Translator(const Translation& translation)
     if (!translation.reached[index] || item.kind == ItemKind::scope) continue;
     for (Index i = item.tokens.begin; i < item.tokens.end; ++i) waits_ |= is_rendezvous(unit_.at(i).text);
   }
+  paths_ =
+      std::make_unique<LanePaths>(unit_, waits_ ? emitted_items() : std::vector<bool>(unit_.items().size()),
+                                  translation.kernel, lockstep_, local_records_);
+}
+
+// One flag an item: members come with their record, local records with their function.
+std::vector<bool> Translator::emitted_items() const {
+  std::vector<bool> emitted(unit_.items().size());
+  for (Index index = 0; index < emitted.size(); ++index) {  // parents stand before their children
+    const Index parent = unit_.items()[index].parent;
+    const bool inside = parent != no_index && unit_.items()[parent].kind != ItemKind::scope;
+    emitted[index] =
+        (inside ? emitted[parent] : translation_.reached[index]) && !overloads_.is_repeated(index);
+  }
+  return emitted;
 }
 
 void Translator::emit_program() { emit_items(unit_.top()); }
@@ -295,7 +247,10 @@ void Translator::emit_range(Range range) {
 
 Index Translator::emit_token(Index i) {
   const Token& token = unit_.at(i);
-  if (in_body_ && waits_ && lockstep_.meets_at(i)) emit_meeting(i);
+  if (in_body_ && waits_) {
+    if (lockstep_.meets_at(i)) emit_meeting(i);
+    if (const auto text = paths_->before().find(i); text != paths_->before().end()) raw(text->second);
+  }
   switch (token.kind) {
     case TokenKind::identifier:
       return emit_identifier(i);
@@ -316,6 +271,7 @@ Index Translator::emit_token(Index i) {
       break;
   }
   put(token, token.text);
+  if (const auto text = paths_->behind().find(i); text != paths_->behind().end()) raw(text->second);
   return i + 1;
 }
 
@@ -455,17 +411,13 @@ bool Translator::is_target(Index dot, Index end) const {
 // A call of a barrier or collective gets the number of its place as a first argument.
 Index Translator::emit_rendezvous(Index i) {
   const Token& name = unit_.at(i);
-  Index open = i + 1;
-  if (is(open, "<") && unit_.match(open) != no_index) open = unit_.match(open) + 1;
+  const Index open = call_parenthesis(unit_, i);
   const Token* previous = i > 0 ? &unit_.at(i - 1) : nullptr;
   const bool member = previous && (previous->is(".") || previous->is("->"));
-  const bool declared = previous && previous->is_identifier() && !previous->is("return") &&
-                        !previous->is("else") && !previous->is("do") && !previous->is("case") &&
-                        !previous->is("not") && !previous->is("and") && !previous->is("or");
+  const bool own = own_functions_.count(name.text) != 0;
+  const bool own_declaration = head_.contains(i) && own;
   put(name, name.text);
-  if (!is(open, "(") || member) return i + 1;
-  const bool own_declaration = head_.contains(i) && own_functions_.count(name.text);
-  if (declared && !own_declaration) return i + 1;
+  if (open == no_index || member || (previous && declares_next(*previous) && !own_declaration)) return i + 1;
   emit_range({i + 1, open});
   put(unit_.at(open), "(");
   const bool empty = is(open + 1, ")") || (own_declaration && is(open + 1, "void") && is(open + 2, ")"));
@@ -473,30 +425,24 @@ Index Translator::emit_rendezvous(Index i) {
     raw(empty ? "::metal::detail::site" : "::metal::detail::site, ");
     return empty ? unit_.match(open) : open + 1;
   }
-  const bool met = lockstep_.has_met(i) && !own_functions_.count(name.text);
-  raw(met ? "::metal::detail::met_site{" : "::metal::detail::site{");
-  raw(std::to_string(sites_.size()) + (empty ? "u}" : "u}, "));
-  sites_.push_back({name.text, name});
+  raw(lockstep_.has_met(i) && !own ? "::metal::detail::met_site{" : "::metal::detail::site{");
+  raw(std::to_string(paths_->rendezvous(i)) + (empty ? "u}" : "u}, "));
   return open + 1;
 }
 
 // The lanes of a simdgroup meet before the statement at `i`.
 void Translator::emit_meeting(Index i) {
-  raw(" ::metal::simdgroup_barrier(::metal::detail::site{" + std::to_string(sites_.size()) +
+  raw(" ::metal::simdgroup_barrier(::metal::detail::site{" + std::to_string(paths_->meeting(i)) +
       "u}, ::metal::mem_flags::mem_threadgroup);");
-  sites_.push_back({"simdgroup_barrier", unit_.at(i)});
 }
 
 // A function that address spaces choose among others of its name: a parameter or an argument says which.
 Index Translator::emit_marked_function(Index i) {
   const Token& name = unit_.at(i);
-  Index open = i + 1;
-  if (is(open, "<") && unit_.match(open) != no_index) open = unit_.match(open) + 1;
+  const Index open = call_parenthesis(unit_, i);
   const bool own = function_ != no_index && unit_.items()[function_].name_at == i;
-  const bool declared = i > 0 && unit_.at(i - 1).is_identifier() && !is(i - 1, "return") &&
-                        !is(i - 1, "else") && !is(i - 1, "do") && !is(i - 1, "case");
   put(name, name.text);
-  if (!is(open, "(") || (declared && !own)) return i + 1;
+  if (open == no_index || (i > 0 && declares_next(unit_.at(i - 1)) && !own)) return i + 1;
   emit_range({i + 1, open});
   put(unit_.at(open), "(");
   const Index close = unit_.match(open);

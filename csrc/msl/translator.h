@@ -1,24 +1,20 @@
 // Turns the tokens of a unit into C++ text for one kernel.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "msl/lane_paths.h"
 #include "msl/lockstep.h"
 #include "msl/overloads.h"
 #include "msl/signature.h"
 #include "msl/syntax.h"
 
 namespace metalane::msl {
-
-// A barrier or collective in the emitted text.
-struct Site {
-  std::string_view operation;
-  Token place;
-};
 
 // What a function constant became: its C++ initialiser.
 struct ConstantText {
@@ -29,6 +25,7 @@ struct ConstantText {
 struct Translation {
   const Unit& unit;
   const std::vector<bool>& reached;
+  Index kernel;                                                         // its item
   const std::unordered_map<std::string_view, ConstantText>& constants;  // by name
   const std::unordered_map<Index, std::string_view>& constant_items;    // declarations of function constants
   std::string_view tag;   // the type that names the kernel to threadgroup_variable
@@ -44,7 +41,9 @@ class Translator {
   // Emits some tokens in place, without new lines.
   std::string inline_text(Range range);
   const std::string& text() const { return out_; }
-  const std::vector<Site>& sites() const { return sites_; }
+  const std::vector<Site>& sites() const { return paths_->sites(); }
+  // Whether threads keep the path by which they came to a rendezvous.
+  bool keeps_paths() const { return paths_->kept(); }
 
  private:
   void emit_items(const std::vector<Index>& items);
@@ -72,6 +71,7 @@ class Translator {
   Index emit_threadgroup_variables(Index i);
   Index emit_array_designators(Index i);
   bool is_target(Index dot, Index end) const;
+  std::vector<bool> emitted_items() const;
   // The first token behind a declaration of threadgroup variables at `i`; no_index where there is none.
   Index threadgroup_declaration_end(Index i) const;
   void check_supported(Index i) const;
@@ -86,7 +86,6 @@ class Translator {
   const Overloads overloads_;
   const Lockstep lockstep_;
   std::string out_;
-  std::vector<Site> sites_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
   std::unordered_set<std::string_view> own_functions_;   // functions named like a rendezvous
   std::unordered_set<std::string_view> bit_fields_;
@@ -95,6 +94,7 @@ class Translator {
   bool last_verbatim_ = false;
   bool inline_ = false;  // no line control
   bool waits_ = false;   // the program has a barrier or collective
+  std::unique_ptr<LanePaths> paths_;
   std::size_t line_begin_ = 0;
   std::uint32_t line_ = 0;  // of the text at the cursor, as #line gives it
   std::int32_t file_ = -1;

@@ -29,6 +29,7 @@ template <void (*kernel)(metalane_group*)>
 METALANE_NO_TSAN void entry(metalane_group* group) {
   while (group->next_thread < group->end_thread) {
     group->current_thread = group->next_thread++;
+    group->path = nullptr;
     kernel(group);
     ++group->finished_threads;
   }
@@ -39,10 +40,10 @@ inline const metalane_site sites[] = {{"threadgroup_barrier", "k.metal", 10, 3},
                                       {"simd_sum", "k.metal", 30, 7},
                                       {"simd_sum", "k.metal", 40, 9}};
 
-template <void (*kernel)(metalane_group*)>
+template <void (*kernel)(metalane_group*), bool keeps_paths = false>
 std::shared_ptr<cpu::CpuPipeline> pipeline(const std::string& name) {
   static const metalane_module module = {
-      METALANE_MODULE_ABI_VERSION, "k", sites, 4, nullptr, nullptr, &entry<kernel>};
+      METALANE_MODULE_ABI_VERSION, "k", sites, 4, nullptr, nullptr, &entry<kernel>, keeps_paths};
   auto result = std::make_shared<cpu::CpuPipeline>();
   result->signature.name = name;
   result->module = &module;

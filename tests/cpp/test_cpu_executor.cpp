@@ -69,6 +69,30 @@ void sum_in_loop(metalane_group* group) {
   buffer<std::uint32_t>(group)[global_thread(group)] = total * 1000 + simd_sum(group, 3, 1u);
 }
 
+// A function of one site, called from two branches, in a loop of which lanes skip iterations; all lanes meet
+// behind it. As the adapter writes it.
+METALANE_NO_TSAN void sum_on_paths(metalane_group* group) {
+  const std::uint32_t lane = group->current_thread % 32;
+  std::uint32_t total = 0;
+  metalane_path loop = {nullptr, 0, 0, 0};
+  group->path = &loop;
+  for (std::uint32_t turn = 1; turn <= 4; ++turn) {
+    loop.turn = turn;
+    if ((lane + turn) % 3 != 0) continue;
+    const metalane_path call = {&loop, 1 + lane % 2, 1, 0};
+    group->path = &call;
+    total += simd_sum(group, 2, 100 * turn + lane);
+    group->path = call.outer;
+  }
+  group->path = loop.outer;
+  const metalane_path call = {nullptr, 2 - lane % 2, 0, 0};
+  group->path = &call;
+  total += simd_sum(group, 2, 10000u);
+  runtime().threadgroup_barrier(group, 3);
+  group->path = call.outer;
+  buffer<std::uint32_t>(group)[group->current_thread] = total + simd_sum(group, 3, 1000000u);
+}
+
 // One site, two operations, as in a template: each takes its own lanes.
 void sum_by_type(metalane_group* group) {
   const std::uint32_t lane = group->current_thread % 32;
@@ -248,6 +272,29 @@ TEST_CASE(one_site_may_be_several_collectives) {
     }
     CHECK_EQ(data[thread], expected + 1000000.0 * lanes);
   }
+}
+
+TEST_CASE(lanes_meet_that_came_by_one_path) {
+  std::vector<std::uint32_t> data(40);
+  const auto kernel = pipeline<sum_on_paths, true>("sum_on_paths");
+  const auto keeps_none = pipeline<sum_in_loop>("sum_in_loop");
+  // The second launch finds no path of the first.
+  CHECK_EQ(Pending(*device(), {over(kernel, data, 1, 40)}).wait(), "");
+  for (std::uint32_t thread = 0; thread < 40; ++thread) {
+    const std::uint32_t lanes = thread < 32 ? 32 : 8, lane = thread % 32;
+    std::uint32_t expected = 0;
+    for (std::uint32_t turn = 1; turn <= 4; ++turn) {
+      if ((lane + turn) % 3 != 0) continue;
+      for (std::uint32_t other = 0; other < lanes; ++other) {
+        if ((other + turn) % 3 == 0 && other % 2 == lane % 2) expected += 100 * turn + other;
+      }
+    }
+    for (std::uint32_t other = 0; other < lanes; ++other) expected += (other % 2 == lane % 2) * 10000;
+    CHECK_EQ(data[thread], expected + 1000000 * lanes);
+  }
+  std::vector<std::uint32_t> second(32);
+  CHECK_EQ(Pending(*device(), {over(keeps_none, second, 1, 32)}).wait(), "");
+  CHECK_EQ(second[0], 32u);
 }
 
 TEST_CASE(incomplete_barriers_fail_and_name_both_places) {

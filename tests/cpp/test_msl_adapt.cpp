@@ -272,8 +272,9 @@ TEST_CASE(threadgroup_variables_and_sites) {
     const char* operation;
     uint32_t line, column;
   };
-  const Expected expected[] = {{"simd_sum", 5, 42},
-                               {"threadgroup_barrier", 12, 7},
+  // In the order in which a thread comes by them.
+  const Expected expected[] = {{"threadgroup_barrier", 12, 7},
+                               {"simd_sum", 5, 42},
                                {"simd_is_first", 14, 34},
                                {"simdgroup_barrier", 15, 7}};
   CHECK_EQ(module.table().site_count, std::size(expected));

@@ -25,6 +25,32 @@ std::string place_of(const metalane_module& module, std::uint32_t site) {
          std::to_string(place.column);
 }
 
+// Whether a thread at one place is behind (-1) a thread at another or before it (1): by the outermost
+// difference of their paths, of which the site is the last element.
+int compare_places(const metalane_path* path, std::uint32_t site, const metalane_path* other_path,
+                   std::uint32_t other_site) noexcept {
+  const auto length = [](const metalane_path* p) { return p != nullptr ? p->depth + 1 : 0; };
+  const auto compare = [](auto a, auto b) { return a < b ? -1 : a > b ? 1 : 0; };
+  while (length(path) > length(other_path)) site = path->place, path = path->outer;
+  while (length(other_path) > length(path)) other_site = other_path->place, other_path = other_path->outer;
+  int result = compare(site, other_site);
+  for (; path != nullptr; path = path->outer, other_path = other_path->outer) {
+    const int place = compare(path->place, other_path->place);
+    const int element = place != 0 ? place : compare(path->turn, other_path->turn);
+    if (element != 0) result = element;
+  }
+  return result;
+}
+
+// What compare_places() == 0 says of paths, for lanes that mostly came the same way.
+METALANE_NO_TSAN inline bool is_same_path(const metalane_path* path, const metalane_path* other) noexcept {
+  while (path != nullptr && other != nullptr) {
+    if (path->turn != other->turn || path->place != other->place) return false;
+    path = path->outer, other = other->outer;
+  }
+  return path == other;
+}
+
 }  // namespace
 
 METALANE_NO_TSAN const metalane_runtime& module_runtime() {
@@ -61,6 +87,9 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module,
                                                   const std::uint32_t position[3],
                                                   const std::uint32_t threads[3]) {
   module_ = &module;
+  if (keeps_paths_ && module.keeps_paths == 0)
+    std::fill(std::begin(path_of_lane_), std::end(path_of_lane_), nullptr);
+  keeps_paths_ = module.keeps_paths != 0;
   group_.launch = &launch;
   for (int axis = 0; axis < 3; ++axis) {
     group_.position[axis] = position[axis];
@@ -222,25 +251,25 @@ bool ThreadgroupRunner::complete_barrier() noexcept {
   return true;
 }
 
-// The lanes that wait at the lowest site for the same operation as the lowest of them.
-std::uint32_t ThreadgroupRunner::lowest_collective() const noexcept {
-  std::uint32_t site = ~0u;
-  metalane_combine combine = nullptr;
+// The lanes that wait at the earliest place for the same operation as the lowest of them.
+std::uint32_t ThreadgroupRunner::earliest_collective() const noexcept {
+  int first = std::countr_zero(at_collective_);
   std::uint32_t active = 0;
   for (std::uint32_t waiting = at_collective_; waiting != 0; waiting &= waiting - 1) {
     const int lane = std::countr_zero(waiting);
-    if (site_of_lane_[lane] < site) {
-      site = site_of_lane_[lane];
-      combine = combine_of_lane_[lane];
+    const int order =
+        compare_places(path_of_lane_[lane], site_of_lane_[lane], path_of_lane_[first], site_of_lane_[first]);
+    if (order < 0) {
+      first = lane;
       active = 0;
     }
-    if (site_of_lane_[lane] == site && combine_of_lane_[lane] == combine) active |= 1u << lane;
+    if (order <= 0 && combine_of_lane_[lane] == combine_of_lane_[first]) active |= 1u << lane;
   }
   return active;
 }
 
 void ThreadgroupRunner::resolve_collective() noexcept {
-  const std::uint32_t active = collectives_differ_ ? lowest_collective() : at_collective_;
+  const std::uint32_t active = collectives_differ_ ? earliest_collective() : at_collective_;
   const std::uint32_t threads = group_.thread_count - current_simdgroup_ * simd_width;
   const metalane_lanes lanes = {active, std::min(threads, simd_width), operand_of_lane_};
   combine_of_lane_[std::countr_zero(active)](&lanes);
@@ -268,41 +297,73 @@ METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::park_until_ne
   if constexpr (fiber_hooks) enter_kernel();
 }
 
+METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_barrier(std::uint32_t site) noexcept {
+  const std::uint32_t thread = group_.current_thread;
+  fiber_of_[thread] = current_;
+  barrier_site_of_[thread] = site;
+  at_barrier_[current_simdgroup_] |= 1u << thread % simd_width;
+  if (barrier_waiters_++ == 0) {
+    barrier_site_ = site;
+    barrier_sites_differ_ = false;
+  } else if (barrier_site_ != site) {
+    barrier_sites_differ_ = true;
+  }
+  park();
+}
+
+template <bool on_path>
+METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_collective(std::uint32_t site,
+                                                                   metalane_combine combine,
+                                                                   void* operand) noexcept {
+  const std::uint32_t thread = group_.current_thread;
+  const std::uint32_t lane = thread % simd_width;
+  fiber_of_[thread] = current_;
+  site_of_lane_[lane] = site;
+  combine_of_lane_[lane] = combine;
+  operand_of_lane_[lane] = operand;
+  if constexpr (on_path) path_of_lane_[lane] = group_.path;
+  if (at_collective_ == 0) {
+    first_site_ = site;
+    first_combine_ = combine;
+    if constexpr (on_path) first_path_ = group_.path;
+    collectives_differ_ = false;
+  } else if (site != first_site_ || combine != first_combine_) {
+    collectives_differ_ = true;
+  } else if (on_path && !collectives_differ_) {  // else the first lane may have gone on
+    collectives_differ_ = !is_same_path(group_.path, first_path_);
+  }
+  at_collective_ |= 1u << lane;
+  park();
+}
+
+// Threads that keep a path get theirs back when they go on: others have run meanwhile.
+METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::barrier_on_path(
+    std::uint32_t site) noexcept {
+  const metalane_path* path = group_.path;
+  wait_at_barrier(site);
+  group_.path = path;
+}
+
+METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::collective_on_path(
+    std::uint32_t site, metalane_combine combine, void* operand) noexcept {
+  const metalane_path* path = group_.path;
+  wait_at_collective<true>(site, combine, operand);
+  group_.path = path;
+}
+
 METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
   runner.leave_kernel();
-  const std::uint32_t thread = group->current_thread;
-  runner.fiber_of_[thread] = runner.current_;
-  runner.barrier_site_of_[thread] = site;
-  runner.at_barrier_[runner.current_simdgroup_] |= 1u << thread % simd_width;
-  if (runner.barrier_waiters_++ == 0) {
-    runner.barrier_site_ = site;
-    runner.barrier_sites_differ_ = false;
-  } else if (runner.barrier_site_ != site) {
-    runner.barrier_sites_differ_ = true;
-  }
-  runner.park();
+  if (runner.keeps_paths_) return runner.barrier_on_path(site);
+  runner.wait_at_barrier(site);
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site,
                                                          metalane_combine combine, void* operand) {
   ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
   runner.leave_kernel();
-  const std::uint32_t thread = group->current_thread;
-  const std::uint32_t lane = thread % simd_width;
-  runner.fiber_of_[thread] = runner.current_;
-  runner.site_of_lane_[lane] = site;
-  runner.combine_of_lane_[lane] = combine;
-  runner.operand_of_lane_[lane] = operand;
-  if (runner.at_collective_ == 0) {
-    runner.first_site_ = site;
-    runner.first_combine_ = combine;
-    runner.collectives_differ_ = false;
-  } else if (site != runner.first_site_ || combine != runner.first_combine_) {
-    runner.collectives_differ_ = true;
-  }
-  runner.at_collective_ |= 1u << lane;
-  runner.park();
+  if (runner.keeps_paths_) return runner.collective_on_path(site, combine, operand);
+  runner.wait_at_collective<false>(site, combine, operand);
 }
 
 METALANE_NO_TSAN bool ThreadgroupRunner::on_fiber(const void* signal_context) const noexcept {

@@ -25,8 +25,8 @@ const metalane_runtime& module_runtime();
 // Schedules the threads of one threadgroup after another. Not thread-safe: one a worker.
 //
 // Simdgroups run in order, each until none of its lanes can go on. Lanes that wait at collectives are then
-// served, the lowest site first; lanes at a barrier wait until no simdgroup can go on. A fiber that must wait
-// hands over to the next one directly, so that a barrier costs one switch a thread.
+// served, the earliest path and site first; lanes at a barrier wait until no simdgroup can go on. A fiber
+// that must wait hands over to the next one directly, so that a barrier costs one switch a thread.
 class ThreadgroupRunner {
  public:
   enum class Outcome : std::uint8_t { done, incomplete_barrier, no_memory, left };
@@ -80,8 +80,13 @@ class ThreadgroupRunner {
   Fiber* next() noexcept;
   Fiber* take_runnable() noexcept;
   bool complete_barrier() noexcept;
-  std::uint32_t lowest_collective() const noexcept;
+  std::uint32_t earliest_collective() const noexcept;
   void resolve_collective() noexcept;
+  template <bool on_path>
+  void wait_at_collective(std::uint32_t site, metalane_combine combine, void* operand) noexcept;
+  void wait_at_barrier(std::uint32_t site) noexcept;
+  void collective_on_path(std::uint32_t site, metalane_combine combine, void* operand) noexcept;
+  void barrier_on_path(std::uint32_t site) noexcept;
   void park() noexcept;
   void park_until_next() noexcept;
   void enter_kernel() noexcept;
@@ -99,6 +104,7 @@ class ThreadgroupRunner {
   const metalane_module* module_ = nullptr;
   void (*function_)(const void*) = nullptr;
   const void* function_context_ = nullptr;
+  bool keeps_paths_ = false;  // the module does
   bool wants_fiber_ = false;
   volatile bool left_ = false;
   AtomicFlag in_kernel_{0};  // kept under sanitizers only
@@ -112,8 +118,10 @@ class ThreadgroupRunner {
   std::uint32_t at_collective_ = 0;
   bool collectives_differ_ = false;  // from the first lane's there
   std::uint32_t first_site_ = 0;
+  const metalane_path* first_path_ = nullptr;
   metalane_combine first_combine_ = nullptr;
-  std::uint32_t site_of_lane_[METALANE_SIMD_WIDTH];  // these three: of lanes in at_collective_
+  std::uint32_t site_of_lane_[METALANE_SIMD_WIDTH];  // these four: of lanes in at_collective_
+  const metalane_path* path_of_lane_[METALANE_SIMD_WIDTH] = {};
   metalane_combine combine_of_lane_[METALANE_SIMD_WIDTH];
   void* operand_of_lane_[METALANE_SIMD_WIDTH];
 

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#define METALANE_MODULE_ABI_VERSION 2u
+#define METALANE_MODULE_ABI_VERSION 3u
 #define METALANE_MAX_BUFFERS 31
 #define METALANE_MAX_THREADGROUP_ARGS 31
 #define METALANE_SIMD_WIDTH 32
@@ -31,6 +31,15 @@ struct metalane_launch {
   uint32_t nominal_threads[3];                                 /* [[dispatch_threads_per_threadgroup]] */
 };
 
+/* How a thread came where it is: one element for each call that it is in and each loop that it goes round, on
+ * its own stack. Only where the site of a rendezvous does not say enough: see metalane_module.keeps_paths. */
+struct metalane_path {
+  const struct metalane_path* outer; /* null: the kernel itself */
+  uint32_t place;                    /* of the call or the loop: an index into the module's `sites` */
+  uint32_t depth;                    /* elements outside */
+  uint64_t turn;                     /* of a loop: which iteration; counts from 1 */
+};
+
 /* One threadgroup while it runs. Thread numbers are linear: x + threads.x * (y + threads.y * z). */
 struct metalane_group {
   const struct metalane_launch* launch;
@@ -42,6 +51,9 @@ struct metalane_group {
   uint32_t end_thread;         /* where entry stops taking: the end of the current simdgroup */
   uint32_t current_thread;     /* the one that runs; set by entry, and by the executor on every switch */
   uint32_t finished_threads;   /* count; entry adds one after each kernel call */
+  /* The innermost element of the path of the thread that runs. Kept by the module, null when a kernel begins;
+     the executor brings it back when a thread goes on. */
+  const struct metalane_path* path;
 };
 
 /* Lanes that meet in a collective. */
@@ -58,15 +70,17 @@ struct metalane_runtime {
   /* threadgroup_barrier: returns when every thread of the threadgroup waits at this site. */
   void (*threadgroup_barrier)(struct metalane_group* group, uint32_t site);
   /* A simd_* or quad_* operation: waits until every lane of the simdgroup has finished or waits somewhere;
-   * then `combine`, which knows the operand's type, reads the operands of the lanes that wait at this site
-   * with this `combine` (one place in a template is many operations) and leaves results in their place. */
+   * then `combine`, which knows the operand's type, reads the operands of the lanes that wait at this site,
+   * by the same path and with this `combine` (one place in a template is many operations), and leaves results
+   * in their place. Of several sites and paths at which lanes wait the earliest goes first: compared element
+   * by element from the outermost, by place, then by turn, the site being the last element. */
   void (*simd_collective)(struct metalane_group* group, uint32_t site, metalane_combine combine,
                           void* operand);
 };
 
-/* Where a barrier or collective stands in the user's text. */
+/* Where a barrier, collective, call or loop stands in the user's text. */
 struct metalane_site {
-  const char* operation; /* "threadgroup_barrier", "simd_sum", ... */
+  const char* operation; /* "threadgroup_barrier", "simd_sum", ...; a function's name, "for", ... */
   const char* file;
   uint32_t line;
   uint32_t column;
@@ -82,6 +96,8 @@ struct metalane_module {
   /* Bytes of the kernel's own `threadgroup` variables; valid after load. */
   uint32_t (*threadgroup_bytes)(void);
   void (*entry)(struct metalane_group* group);
+  /* Whether lanes that wait at one site may have come there by different calls or in different iterations. */
+  uint32_t keeps_paths;
 };
 
 #endif

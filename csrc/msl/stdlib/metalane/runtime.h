@@ -1,4 +1,5 @@
-// The adapted kernel's side of the module interface: call sites, the running group, `threadgroup` variables.
+// The adapted kernel's side of the module interface: call sites, the running group and thread's path,
+// `threadgroup` variables.
 //
 // Everything of the standard library lives in an inline namespace named by METALANE_ISA_NS, with hidden
 // visibility. Modules compiled for different instruction sets are linked into one library; under one name the
@@ -39,6 +40,23 @@ inline const metalane_runtime* runtime_storage = nullptr;
 inline metalane_group*& current_group() { return current_group_storage; }
 // The executor's table. Set by the module's `attach`.
 inline const metalane_runtime*& runtime() { return runtime_storage; }
+
+// One element of the path of the thread that runs, for as long as it is in a call or goes round a loop.
+class path_element {
+ public:
+  explicit path_element(uint32_t place) : element_{current_group()->path, place, 0, 0} {
+    if (element_.outer != nullptr) element_.depth = element_.outer->depth + 1;
+    current_group()->path = &element_;
+  }
+  ~path_element() { current_group()->path = element_.outer; }
+  path_element(const path_element&) = delete;
+  path_element& operator=(const path_element&) = delete;
+  // Another iteration of the loop begins.
+  void next_turn() { ++element_.turn; }
+
+ private:
+  metalane_path element_;
+};
 
 // Bytes of the `threadgroup` variables of one kernel. `Kernel` is a tag type that names the kernel: several
 // kernels may share a translation unit.
