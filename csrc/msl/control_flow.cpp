@@ -79,8 +79,8 @@ class FlowReader {
   Index unlabelled(Index i) {
     if (i >= limit_) return limit_;
     if (is(i, "{")) return block(i);
-    if (is(i, "if")) return if_statement(i);
     const bool head = is(i + 1, "(");
+    if (is(i, "if") && (head || (is(i + 1, "constexpr") && is(i + 2, "(")))) return if_statement(i);
     if (is(i, "for") && head) return for_loop(i);
     if (is(i, "while") && head) return while_loop(i);
     if (is(i, "do")) return do_loop(i);
