@@ -2,6 +2,8 @@
 #include <metalane/device.h>
 #include <metalane/error.h>
 
+#include <string_view>
+
 #include "backends/cpu/cpu_device.h"
 #include "backends/null/null_device.h"
 #include "core/device_state.h"
@@ -32,8 +34,17 @@ const Backend& find_backend(const std::string& kind) {
 
 }  // namespace
 
-Device::Device(const std::string& kind, KernelChoice kernels)
-    : state_(core::DeviceState::create(find_backend(kind).open({kernels}), kernels)) {}
+Device::Device(const std::string& kind, KernelChoice kernels) : Device(kind, DeviceOptions{kernels, {}}) {}
+
+Device::Device(const std::string& kind, const DeviceOptions& options) {
+  const Backend& backend = find_backend(kind);
+  if (options.check.any() && std::string_view(backend.kind) != "cpu")
+    throw ArgumentError("Device", "check", "nothing: the checker is the CPU device's", backend.kind);
+  if (options.check.any() && options.kernels == KernelChoice::native)
+    throw ArgumentError("Device", "kernels", "\"auto\" or \"shader\" with a checker, which watches shaders",
+                        "\"native\"");
+  state_ = core::DeviceState::create(backend.open({options.kernels, options.check}), options);
+}
 
 std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> found;

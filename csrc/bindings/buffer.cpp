@@ -10,6 +10,7 @@ using namespace nb::literals;
 HostView::HostView(const Buffer& buffer) : buffer_(buffer) {
   if (!buffer_ || !buffer_.storage()->try_pin()) throw ArgumentError("Buffer: it was released");
   address_ = buffer_.storage()->address() + buffer_.byte_offset();
+  if (!buffer_.readonly()) buffer_.storage()->host_may_write(buffer_.byte_offset(), buffer_.nbytes());
 }
 
 HostView::~HostView() { buffer_.storage()->unpin(); }

@@ -1,6 +1,7 @@
 // Devices and what they hand out.
 #include <nanobind/stl/vector.h>
 
+#include "bindings/check.h"
 #include "bindings/checked_arguments.h"
 
 namespace metalane::python {
@@ -143,21 +144,34 @@ void bind_device(nb::module_& module) {
   device
       .def(
           "__init__",
-          [](Device* self, nb::handle kind, nb::handle kernels) {
+          [](Device* self, nb::handle kind, nb::handle kernels, nb::handle check, nb::handle reports) {
             const std::string name = kind.is_none() ? std::string() : text_from(kind, "Device", "kind");
-            const KernelChoice choice = choice_from(text_from(kernels, "Device", "kernels"));
+            DeviceOptions options;
+            options.kernels = choice_from(text_from(kernels, "Device", "kernels"));
+            options.check = check_from(check, reports);
             Unlocked unlocked;
-            new (self) Device(name, choice);
+            new (self) Device(name, options);
           },
-          "kind"_a = nb::none(), "kernels"_a.none() = "auto",
+          "kind"_a = nb::none(), "kernels"_a.none() = "auto", nb::kw_only(), "check"_a.none() = false,
+          "reports"_a.none() = "raise",
           nb::sig("def __init__(self, kind: str | None = None, "
-                  "kernels: typing.Literal['auto', 'native', 'shader'] = 'auto') -> None"),
+                  "kernels: typing.Literal['auto', 'native', 'shader'] = 'auto', *, "
+                  "check: bool | str | Sequence[str] = False, "
+                  "reports: typing.Literal['raise', 'list'] = 'raise') -> None"),
           "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing); None: Metal where there is one, "
           "else the "
           "CPU.\n"
           "kernels: on the CPU device, prefer hand-written native kernels ('auto'), insist on them "
           "('native') or "
           "always run the .metal source ('shader').\n\n"
+          "check: on the CPU device, run shaders under the checker, which finds races, accesses out of "
+          "bounds, "
+          "reads of memory never written and divergent barriers: True, or some of 'races bounds "
+          "uninitialised "
+          "divergence traffic'.\n"
+          "reports: errors that it finds fail their submission with CheckError ('raise'), or are only kept "
+          "for "
+          "check_report() ('list'), as warnings always are.\n\n"
           "Raises DeviceError where there is no such device.")
       .def_prop_ro("kind", &Device::kind)
       .def_prop_ro("name", &Device::name)
@@ -190,6 +204,7 @@ void bind_device(nb::module_& module) {
            [](const Device& self) { return "<Device " + self.kind() + ": " + self.name() + ">"; });
   bind_memory(device);
   bind_compile(device);
+  bind_check(device);
   module.def(
       "from_dlpack",
       [](nb::handle x, nb::handle device) {

@@ -1,7 +1,7 @@
 // Turns the runtime's exceptions into the classes of metalane.errors, attributes included.
 #include <new>
 
-#include "bindings/bindings.h"
+#include "bindings/check.h"
 
 namespace metalane::python {
 
@@ -28,6 +28,14 @@ nb::object argument_exception(const char* class_name, const ArgumentError& error
   return object;
 }
 
+nb::object command_buffer_exception(const char* class_name, const CommandBufferError& error) {
+  nb::object object = new_exception(class_name, error.what());
+  object.attr("code") = error.code();
+  object.attr("label") = text_object(error.label());
+  object.attr("is_transient") = error.is_transient();
+  return object;
+}
+
 }  // namespace
 
 nb::object exception_object(const std::exception_ptr& pointer) {
@@ -47,12 +55,12 @@ nb::object exception_object(const std::exception_ptr& pointer) {
     return object;
   } catch (const DeviceError& error) {
     return new_exception("DeviceError", error.what());
-  } catch (const CommandBufferError& error) {
-    nb::object object = new_exception("CommandBufferError", error.what());
-    object.attr("code") = error.code();
-    object.attr("label") = text_object(error.label());
-    object.attr("is_transient") = error.is_transient();
+  } catch (const CheckError& error) {
+    nb::object object = command_buffer_exception("CheckError", error);
+    object.attr("findings") = findings_tuple(error.findings());
     return object;
+  } catch (const CommandBufferError& error) {
+    return command_buffer_exception("CommandBufferError", error);
   } catch (const TimeoutError& error) {
     return new_exception("TimeoutError", error.what());
   } catch (const Error& error) {

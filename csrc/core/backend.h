@@ -7,6 +7,7 @@
 // which core calls from one thread at a time.
 #pragma once
 
+#include <metalane/check.h>
 #include <metalane/device.h>
 #include <metalane/kernel.h>
 
@@ -154,12 +155,22 @@ class Device {
   // What else than the source decides the compiled code: compiler and version, flags, instruction set.
   virtual std::string compiler_key() const = 0;
   virtual std::unique_ptr<Submission> open(const SubmissionOptions& options) = 0;
+  // The host may have written these addresses of allocate() or wrap(), or may do so from now on: the checker
+  // counts them as initialised.
+  virtual void host_may_write(const void* address, std::uint64_t nbytes) noexcept {
+    static_cast<void>(address);
+    static_cast<void>(nbytes);
+  }
+  // See Device::check_report.
+  virtual CheckReport check_report() { return {}; }
+  virtual void clear_check_report() {}
   // Ends running and waiting submissions with code "cancelled", as soon as can be. For process exit.
   virtual void cancel_all() noexcept = 0;
 };
 
 struct OpenOptions {
   KernelChoice kernels = KernelChoice::automatic;
+  CheckOptions check;
 };
 
 // Opens the device of a kind; throws DeviceError. One function a backend, listed in backends/devices.cpp.

@@ -108,6 +108,7 @@ void Buffer::synchronize(std::optional<double> seconds) const {
 
 void* Buffer::data() const {
   synchronize();
+  if (!readonly_) storage_->host_may_write(offset_, nbytes_);
   return reinterpret_cast<void*>(address());
 }
 

@@ -15,10 +15,10 @@ namespace metalane {
 
 namespace core {
 
-DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, KernelChoice kernels)
+DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, const DeviceOptions& options)
     : backend_(std::move(backend)),
       capabilities_(backend_->capabilities()),
-      kernels_(kernels),
+      options_(options),
       fork_generation_(core::fork_generation()),
       registry_(std::make_shared<RegistryState>(backend_)),
       timeline_(*this) {}
@@ -26,8 +26,8 @@ DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, KernelChoice 
 DeviceState::~DeviceState() = default;
 
 std::shared_ptr<DeviceState> DeviceState::create(std::shared_ptr<backend::Device> backend,
-                                                 KernelChoice kernels) {
-  return std::shared_ptr<DeviceState>(new DeviceState(std::move(backend), kernels));
+                                                 const DeviceOptions& options) {
+  return std::shared_ptr<DeviceState>(new DeviceState(std::move(backend), options));
 }
 
 bool DeviceState::in_other_process() const noexcept { return core::fork_generation() != fork_generation_; }
@@ -50,7 +50,8 @@ void DeviceState::forget_range(const AddressRange& range) noexcept {
 
 const std::string& Device::kind() const noexcept { return state_->capabilities().kind; }
 const std::string& Device::name() const noexcept { return state_->capabilities().name; }
-KernelChoice Device::kernels() const noexcept { return state_->kernels(); }
+KernelChoice Device::kernels() const noexcept { return state_->options().kernels; }
+const CheckOptions& Device::check() const noexcept { return state_->options().check; }
 
 namespace {
 
@@ -113,6 +114,7 @@ Buffer Device::copy_of(const void* address, const Shape& shape, DType dtype) con
   Buffer buffer = empty(shape, dtype);
   check_memory("Device.copy_of", address, buffer.nbytes());
   if (buffer.nbytes() != 0) std::memcpy(buffer.storage()->address(), address, buffer.nbytes());
+  state_->backend().host_may_write(buffer.storage()->address(), buffer.nbytes());
   return buffer;
 }
 
@@ -123,5 +125,15 @@ CommandEncoder Device::command_encoder(EncoderOptions options) const {
 }
 
 void Device::synchronize() const { state_->timeline().wait_idle(); }
+
+CheckReport Device::check_report() const {
+  state_->check_process();
+  return state_->backend().check_report();
+}
+
+void Device::clear_check_report() const {
+  state_->check_process();
+  state_->backend().clear_check_report();
+}
 
 }  // namespace metalane

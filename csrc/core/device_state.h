@@ -21,12 +21,13 @@ class RegistryState;
 class DeviceState : public std::enable_shared_from_this<DeviceState> {
  public:
   // Destruction is safe from any thread, a backend's own included.
-  static std::shared_ptr<DeviceState> create(std::shared_ptr<backend::Device> backend, KernelChoice kernels);
+  static std::shared_ptr<DeviceState> create(std::shared_ptr<backend::Device> backend,
+                                             const DeviceOptions& options);
   ~DeviceState();
 
   backend::Device& backend() const noexcept { return *backend_; }
   const backend::Capabilities& capabilities() const noexcept { return capabilities_; }
-  KernelChoice kernels() const noexcept { return kernels_; }
+  const DeviceOptions& options() const noexcept { return options_; }
   const std::shared_ptr<RegistryState>& registry() const noexcept { return registry_; }
   Timeline& timeline() noexcept { return timeline_; }
 
@@ -40,11 +41,11 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   void forget_range(const AddressRange& range) noexcept;
 
  private:
-  DeviceState(std::shared_ptr<backend::Device> backend, KernelChoice kernels);
+  DeviceState(std::shared_ptr<backend::Device> backend, const DeviceOptions& options);
 
   std::shared_ptr<backend::Device> backend_;
   backend::Capabilities capabilities_;
-  KernelChoice kernels_;
+  DeviceOptions options_;
   std::uint64_t fork_generation_;
   std::shared_ptr<RegistryState> registry_;
   Timeline timeline_;

@@ -41,6 +41,10 @@ void Storage::release() noexcept {
   }
 }
 
+void Storage::host_may_write(std::uint64_t offset, std::uint64_t nbytes) noexcept {
+  device_->backend().host_may_write(address() + offset, nbytes);
+}
+
 void Storage::free_pages() noexcept {
   const auto begin = reinterpret_cast<std::uint64_t>(allocation_.address);
   device_->forget_range({begin, begin + allocation_.nbytes});

@@ -26,6 +26,8 @@ class Storage {
   METALANE_API bool try_pin() noexcept;
   METALANE_API void unpin() noexcept;
   void release() noexcept;
+  // See backend::Device: a writable view of these bytes is handed out.
+  METALANE_API void host_may_write(std::uint64_t offset, std::uint64_t nbytes) noexcept;
   bool released() const noexcept { return (uses_.load(std::memory_order_acquire) & released_bit) != 0; }
 
   std::uint8_t* address() const noexcept { return static_cast<std::uint8_t*>(allocation_.address); }

@@ -174,6 +174,7 @@ class ModuleWriter {
     text += program;
     text += "\n#line 1 \"" + std::string("entry of ") + "the kernel\"\n";
     text += helpers() + entry(call, translator.sites().empty()) + table(translator);
+    if (!request_.is_part) text += check_table(translator.threadgroup_variables());
     return text;
   }
 
@@ -406,6 +407,24 @@ uint32_t metalane_bytes() { return ::metal::detail::threadgroup_bytes<metalane_k
     return text + "}\n#pragma GCC visibility pop\nextern \"C\" __attribute__((visibility(\"default\"))) " +
            "const metalane_module " + request_.symbol + ";\nconst metalane_module " + request_.symbol +
            " = " + value;
+  }
+
+  // What the checker asks of a module: see check_abi.h.
+  static std::string check_table(const std::vector<std::string_view>& variables) {
+    std::string names;
+    for (const std::string_view name : variables) names += quoted(name) + ", ";
+    return "#if defined(METALANE_CHECK)\nnamespace {\nconst char* const metalane_variable_names[] = {" +
+           names +
+           R"(nullptr};
+void metalane_check_attach(const metalane_check_host* host) { ::metal::detail::check_host() = host; }
+uint32_t metalane_check_count() { return ::metal::detail::check_variable_count; }
+const metalane_check_variable* metalane_check_list() { return ::metal::detail::check_variables; }
+}
+extern "C" __attribute__((visibility("default"))) const metalane_check_module metalane_check_v1;
+const metalane_check_module metalane_check_v1 = {METALANE_CHECK_ABI_VERSION, metalane_check_attach,
+    metalane_check_count, metalane_check_list, metalane_variable_names};
+#endif
+)";
   }
 
   const ModuleRequest& request_;

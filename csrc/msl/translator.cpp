@@ -540,7 +540,8 @@ Index Translator::emit_threadgroup_variables(Index i) {
       raw(")]");
     }
     threadgroup_type_ = false;
-    raw(", " + std::to_string(threadgroup_variables_++) + ">();");
+    raw(", " + std::to_string(threadgroup_variables_.size()) + ">();");
+    threadgroup_variables_.push_back(name.text);
   }
   return end;
 }

@@ -44,6 +44,8 @@ class Translator {
   const std::vector<Site>& sites() const { return paths_->sites(); }
   // Whether threads keep the path by which they came to a rendezvous.
   bool keeps_paths() const { return paths_->kept(); }
+  // Names of the threadgroup variables, by the number that each was emitted with.
+  const std::vector<std::string_view>& threadgroup_variables() const { return threadgroup_variables_; }
 
  private:
   void emit_items(const std::vector<Index>& items);
@@ -98,7 +100,7 @@ class Translator {
   std::size_t line_begin_ = 0;
   std::uint32_t line_ = 0;  // of the text at the cursor, as #line gives it
   std::int32_t file_ = -1;
-  int threadgroup_variables_ = 0;
+  std::vector<std::string_view> threadgroup_variables_;
   bool in_body_ = false;
   bool in_record_ = false;
   bool threadgroup_type_ = false;

@@ -7,7 +7,7 @@ import atexit as _atexit
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from . import _core, cpu
+from . import _core, check, cpu
 from ._core import (
     Buffer,
     CommandEncoder,
@@ -26,6 +26,7 @@ from ._core import (
 from .compiled import CompiledKernel, CompiledSource
 from .errors import (
     ArgumentError,
+    CheckError,
     CommandBufferError,
     CompileError,
     DeviceError,
@@ -76,6 +77,7 @@ __all__ = [
     "DFLASH2_VERIFY_COSTS",
     "ArgumentError",
     "Buffer",
+    "CheckError",
     "CommandBufferError",
     "CommandEncoder",
     "CompileError",
@@ -103,6 +105,7 @@ __all__ = [
     "array",
     "bf16",
     "bfloat16",
+    "check",
     "cpu",
     "devices",
     "dispatch_dflash2_selector",

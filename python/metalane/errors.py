@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import builtins
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .check import CheckFinding
 
 __all__ = [
     "ArgumentError",
+    "CheckError",
     "CommandBufferError",
     "CompileError",
     "DTypeError",
@@ -65,6 +70,13 @@ class CommandBufferError(Error):
     """Label of the launch or of the submission that failed."""
     is_transient: bool = False
     """True where the same work may succeed when submitted again."""
+
+
+class CheckError(CommandBufferError):
+    """Work that the checker found at fault; the text names every finding."""
+
+    findings: tuple[CheckFinding, ...] = ()
+    """Errors, and the warnings of the same submission."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):

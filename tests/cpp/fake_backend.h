@@ -131,7 +131,7 @@ inline void Submission::commit(std::optional<double> time_limit,
 // A device on the fake backend, and the backend itself.
 struct Opened {
   std::shared_ptr<Device> backend = std::make_shared<Device>();
-  metalane::Device device{core::DeviceState::create(backend, KernelChoice::automatic)};
+  metalane::Device device{core::DeviceState::create(backend, DeviceOptions{})};
   Pipeline pipeline(const std::string& name) {
     device.registry().register_source(name, "");
     return device.registry().pipeline(name);

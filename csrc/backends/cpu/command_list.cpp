@@ -2,6 +2,7 @@
 #include "backends/cpu/command_list.h"
 
 #include <cstring>
+#include <utility>
 
 #include "backends/cpu/threadgroup.h"
 
@@ -29,6 +30,11 @@ void CommandList::append(const backend::Launch& launch) {
     record.launch.threadgroup_offsets[binding.index] = offset;
     offset = (offset + binding.nbytes + mask) & ~mask;
   }
+  record.threadgroup_begin = threadgroup_memory_.size();
+  record.threadgroup_count = launch.threadgroup_memory.size();
+  threadgroup_memory_.insert(threadgroup_memory_.end(), launch.threadgroup_memory.begin(),
+                             launch.threadgroup_memory.end());
+  record.after_barrier = std::exchange(barrier_, false);
   record.grid_kind = launch.grid_kind;
   for (int axis = 0; axis < 3; ++axis) {
     record.grid[axis] = launch.grid[axis];
@@ -53,7 +59,9 @@ void CommandList::seal() {
 void CommandList::clear() {
   launches_.clear();
   bytes_.clear();
+  threadgroup_memory_.clear();
   labels_.clear();
+  barrier_ = false;
   time_limit.reset();
   done = nullptr;
   next = nullptr;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,16 +24,23 @@ struct LaunchRecord {
   std::uint32_t threads_per_threadgroup[3] = {1, 1, 1};
   const std::uint8_t* indirect = nullptr;
   std::size_t label_begin = 0, label_size = 0;
+  std::size_t threadgroup_begin = 0, threadgroup_count = 0;  // see CommandList::threadgroup_memory
+  bool after_barrier = false;
 };
 
 class CommandList {
  public:
   void append(const backend::Launch& launch);
+  // The launch that is appended next is ordered behind all before it.
+  void barrier() noexcept { barrier_ = true; }
   // To be called when the last launch is recorded: inline bytes get their addresses.
   void seal();
   void clear();
 
   const std::vector<LaunchRecord>& launches() const noexcept { return launches_; }
+  std::span<const backend::ThreadgroupBinding> threadgroup_memory(const LaunchRecord& record) const {
+    return std::span(threadgroup_memory_).subspan(record.threadgroup_begin, record.threadgroup_count);
+  }
   std::string_view label(const LaunchRecord& record) const {
     return std::string_view(labels_).substr(record.label_begin, record.label_size);
   }
@@ -50,7 +58,9 @@ class CommandList {
   };
   std::vector<LaunchRecord> launches_;
   std::vector<Line> bytes_;
+  std::vector<backend::ThreadgroupBinding> threadgroup_memory_;
   std::string labels_;
+  bool barrier_ = false;
 };
 
 }  // namespace metalane::cpu

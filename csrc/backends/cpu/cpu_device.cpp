@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "backends/cpu/builtin_modules.h"
+#include "backends/cpu/checker.h"
 #include "backends/cpu/host_compiler.h"
 #include "backends/cpu/instruction_set.h"
 #include "backends/cpu/kernel_cache.h"
@@ -84,10 +85,11 @@ void append_part(std::string& text, std::string_view name, std::string_view valu
 }
 
 // Everything that decides the machine code of one module. `adapted` holds the kernel's name and constants.
-std::string cache_key(const std::string& adapted, MathMode math, const HostCompiler& compiler) {
+std::string cache_key(const std::string& adapted, MathMode math, ModuleUse use,
+                      const HostCompiler& compiler) {
   std::string text;
   append_part(text, "source", adapted);
-  append_part(text, "compiler", compiler.identity(math));
+  append_part(text, "compiler", compiler.identity(math, use));
   append_part(text, "stdlib", msl::stdlib_version());
   append_part(text, "abi", std::to_string(METALANE_MODULE_ABI_VERSION));
   append_part(text, "processor", instruction_set_id());
@@ -95,13 +97,13 @@ std::string cache_key(const std::string& adapted, MathMode math, const HostCompi
 }
 
 std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest& request,
-                                                   const msl::Program& program) {
+                                                   const msl::Program& program, ModuleUse use) {
   const HostCompiler compiler = HostCompiler::find(request.function);
   msl::Program::AdaptOptions options;
   options.constants = request.constants;
   const std::string adapted = program.adapt(request.function, options);
   const std::string& kernel = request.function;
-  return load_or_build(kernel, cache_key(adapted, request.math, compiler),
+  return load_or_build(kernel, cache_key(adapted, request.math, use, compiler),
                        [&](const std::string& include_directory, const std::string& scratch_directory,
                            const std::string& output_path) {
                          const std::string source_path = scratch_directory + "/kernel.cpp";
@@ -112,7 +114,7 @@ std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest
                            throw CompileError(kernel, "kernel '" + kernel + "': cannot write " + source_path);
                          try {
                            compiler.compile(kernel, source_path, include_directory, output_path,
-                                            scratch_directory, request.math);
+                                            scratch_directory, request.math, use);
                          } catch (const CompileError& error) {
                            throw CompileError(kernel, program.explain(error.what()));
                          }
@@ -123,13 +125,16 @@ std::shared_ptr<const LoadedModule> compile_module(const backend::CompileRequest
 // without doing anything; every failure carries its own launch's label.
 class CpuSubmission final : public backend::Submission {
  public:
-  explicit CpuSubmission(std::shared_ptr<WorkerPool> pool)
-      : pool_(std::move(pool)), list_(pool_->take_list()) {}
+  CpuSubmission(std::shared_ptr<WorkerPool> pool, bool concurrent)
+      : pool_(std::move(pool)), list_(pool_->take_list()), concurrent_(concurrent) {}
   ~CpuSubmission() override {
     if (list_ != nullptr && !in_forked_child()) pool_->put_list(std::move(list_));
   }
-  void dispatch(const backend::Launch& launch) override { list_->append(launch); }
-  void barrier() override {}
+  void dispatch(const backend::Launch& launch) override {
+    if (!concurrent_) list_->barrier();
+    list_->append(launch);
+  }
+  void barrier() override { list_->barrier(); }
   void push_label(std::string_view) override {}
   void pop_label() override {}
   void commit(std::optional<double> time_limit, std::function<void(backend::Completion)> done) override {
@@ -153,6 +158,7 @@ class CpuSubmission final : public backend::Submission {
   const std::uint64_t fork_generation_ = core::fork_generation();
   std::shared_ptr<WorkerPool> pool_;
   std::unique_ptr<CommandList> list_;
+  const bool concurrent_;
 };
 
 }  // namespace
@@ -174,7 +180,10 @@ std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options
 CpuDevice::CpuDevice(const backend::OpenOptions& options)
     : kernels_(options.kernels), fork_generation_(core::fork_generation()) {
   const unsigned chosen = chosen_thread_count.load();
-  pool_ = std::make_shared<WorkerPool>(chosen != 0 ? chosen : default_thread_count());
+  if (options.check.any()) checker_ = std::make_shared<Checker>(options.check);
+  // Findings are the same from run to run only where one thread runs everything.
+  const unsigned threads = chosen != 0 ? chosen : default_thread_count();
+  pool_ = std::make_shared<WorkerPool>(checker_ != nullptr ? 1 : threads, checker_);
   capabilities_.kind = "cpu";
   capabilities_.name = processor_name();
   capabilities_.max_buffer_bytes = physical_memory();
@@ -200,12 +209,17 @@ void CpuDevice::check_process() const {
   }
 }
 
-backend::Allocation CpuDevice::allocate(std::uint64_t nbytes, bool) {
+backend::Allocation CpuDevice::allocate(std::uint64_t nbytes, bool zero) {
   check_process();
   const auto refuse = [nbytes] {
     throw OutOfMemoryError("cpu device: cannot allocate " + std::to_string(nbytes) + " bytes");
   };
   if (nbytes > capabilities_.max_buffer_bytes) refuse();
+  if (checker_ != nullptr) {
+    void* shared = checker_->allocations().allocate(nbytes, zero);
+    if (shared == nullptr) refuse();
+    return {shared, nbytes, nullptr};
+  }
   const std::uint64_t mapped = mapped_bytes(nbytes);
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) refuse();
@@ -220,9 +234,24 @@ backend::Allocation CpuDevice::wrap(void* address, std::uint64_t nbytes, bool) {
   return {address, nbytes, nullptr};
 }
 
-// Takes no lock, and so is safe for what a forked child inherited.
+// Core does not call it for what a forked child inherited.
 void CpuDevice::release(const backend::Allocation& allocation, bool wrapped) noexcept {
-  if (!wrapped) munmap(allocation.address, mapped_bytes(allocation.nbytes));
+  if (wrapped) return;
+  if (checker_ != nullptr) {
+    checker_->allocations().release(allocation.address);
+  } else {
+    munmap(allocation.address, mapped_bytes(allocation.nbytes));
+  }
+}
+
+void CpuDevice::host_may_write(const void* address, std::uint64_t nbytes) noexcept {
+  if (checker_ != nullptr && !in_forked_child()) checker_->allocations().host_may_write(address, nbytes);
+}
+
+CheckReport CpuDevice::check_report() { return checker_ != nullptr ? checker_->report() : CheckReport(); }
+
+void CpuDevice::clear_check_report() {
+  if (checker_ != nullptr) checker_->clear_report();
 }
 
 std::shared_ptr<const msl::Program> CpuDevice::read_program(const backend::SourceText& source) {
@@ -276,7 +305,7 @@ std::shared_ptr<const backend::Pipeline> CpuDevice::compile(const backend::Compi
 void CpuDevice::choose_code(CpuPipeline& pipeline, const backend::CompileRequest& request,
                             const msl::Program& program) const {
   const std::string& kernel = request.function;
-  if (request.source->builtin && request.constants.empty()) {
+  if (checker_ == nullptr && request.source->builtin && request.constants.empty()) {
     if (kernels_ != KernelChoice::shader) pipeline.native = find_native_kernel(kernel);
     if (pipeline.native != nullptr) return;
     // Compiled for safe math, which fast math permits.
@@ -288,7 +317,10 @@ void CpuDevice::choose_code(CpuPipeline& pipeline, const backend::CompileRequest
                                    "and the device was opened with kernels=\"native\"");
   }
   if (pipeline.module == nullptr) {
-    const std::shared_ptr<const LoadedModule> loaded = compile_module(request, program);
+    const ModuleUse use = checker_ != nullptr ? ModuleUse::checked : ModuleUse::run;
+    const std::shared_ptr<const LoadedModule> loaded = compile_module(request, program, use);
+    if (checker_ != nullptr)
+      pipeline.checked = std::make_shared<CheckedModule>(loaded, kernel, Checker::host());
     pipeline.library = loaded;
     pipeline.module = &loaded->module();
   }
@@ -313,9 +345,9 @@ std::string CpuDevice::compiler_key() const {
          " isa=" + core::sha256_hex(instruction_set_id()).substr(0, 16);
 }
 
-std::unique_ptr<backend::Submission> CpuDevice::open(const backend::SubmissionOptions&) {
+std::unique_ptr<backend::Submission> CpuDevice::open(const backend::SubmissionOptions& options) {
   check_process();
-  return std::make_unique<CpuSubmission>(pool_);
+  return std::make_unique<CpuSubmission>(pool_, options.concurrent);
 }
 
 void CpuDevice::cancel_all() noexcept {

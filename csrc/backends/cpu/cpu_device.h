@@ -17,6 +17,8 @@ class Program;
 
 namespace metalane::cpu {
 
+class Checker;
+
 std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options);
 
 class CpuDevice final : public backend::Device {
@@ -33,6 +35,9 @@ class CpuDevice final : public backend::Device {
   std::string compiler_key() const override;
   std::unique_ptr<backend::Submission> open(const backend::SubmissionOptions& options) override;
   void cancel_all() noexcept override;
+  void host_may_write(const void* address, std::uint64_t nbytes) noexcept override;
+  CheckReport check_report() override;
+  void clear_check_report() override;
 
  private:
   void check_process() const;
@@ -44,6 +49,7 @@ class CpuDevice final : public backend::Device {
   const KernelChoice kernels_;
   const std::uint64_t fork_generation_;
   backend::Capabilities capabilities_;
+  std::shared_ptr<Checker> checker_;  // null: nothing is checked
   std::shared_ptr<WorkerPool> pool_;
 
   // Sources read lately, by content.

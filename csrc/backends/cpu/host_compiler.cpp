@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "backends/cpu/process.h"
@@ -24,11 +25,10 @@ constexpr bool is_x86 = false;
 // `safe`: no contraction, no reassociation, NaN and infinities kept. `fast` gives these up, except that NaN
 // and infinities stay, and flushes nothing: -ffast-math itself would change the loading thread's FPU mode.
 // -fwrapv, -fno-strict-aliasing, -fsigned-char: what kernels may rely on in MSL.
-std::vector<std::string> flags_for(MathMode math, bool is_clang) {
+std::vector<std::string> flags_for(MathMode math, ModuleUse use, bool is_clang) {
   std::vector<std::string> flags = {"-std=gnu++17",
                                     "-O2",
                                     "-fPIC",
-                                    "-shared",
                                     "-w",
                                     "-fvisibility=hidden",
                                     "-fno-math-errno",
@@ -52,6 +52,19 @@ std::vector<std::string> flags_for(MathMode math, bool is_clang) {
     for (const char* flag :
          {"-ffp-contract=fast", "-fassociative-math", "-fno-signed-zeros", "-freciprocal-math"}) {
       flags.push_back(flag);
+    }
+  }
+  if (use == ModuleUse::checked) {
+    for (const char* flag : {"-DMETALANE_CHECK", "-g1", "-fsanitize=thread"}) flags.push_back(flag);
+    if (is_clang) {
+      // Its instrumentation runs last: vectors that it makes itself would be past the widths that are told.
+      for (const char* flag :
+           {"-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-tsan-instrument-read-before-write=1",
+            "-mllvm", "-tsan-instrument-func-entry-exit=0"}) {
+        flags.push_back(flag);
+      }
+    } else {
+      flags.push_back("--param=tsan-instrument-func-entry-exit=0");
     }
   }
   return flags;
@@ -109,8 +122,8 @@ bool HostCompiler::is_clang(const std::string& kernel, const std::string& tempor
 
 // The programs' files stand for their versions: asking a compiler for its version takes 10 ms, five times as
 // long as everything else that a process does before its first kernel from the disk cache.
-std::string HostCompiler::identity(MathMode math) const {
-  std::string text = joined(command_) + "\n" + joined(flags_for(math, false));
+std::string HostCompiler::identity(MathMode math, ModuleUse use) const {
+  std::string text = joined(command_) + "\n" + joined(flags_for(math, use, false));
   for (const std::string& word : command_) {
     struct stat status;
     const std::string path = find_program(word);
@@ -126,13 +139,34 @@ std::string HostCompiler::identity(MathMode math) const {
   return text;
 }
 
+// A checked module takes two steps: with the instrumentation's flag a compiler links the sanitizer's runtime.
 void HostCompiler::compile(const std::string& kernel, const std::string& source,
                            const std::string& include_directory, const std::string& output,
-                           const std::string& temporary_directory, MathMode math) const {
-  std::vector<std::string> argv = command_;
+                           const std::string& temporary_directory, MathMode math, ModuleUse use) const {
   const bool clang = is_clang(kernel, temporary_directory);
-  for (std::string& flag : flags_for(math, clang)) argv.push_back(std::move(flag));
-  argv.insert(argv.end(), {"-isystem", include_directory, "-o", output, source});
+  std::vector<std::string> argv = command_;
+  for (std::string& flag : flags_for(math, use, clang)) argv.push_back(std::move(flag));
+  argv.insert(argv.end(), {"-isystem", include_directory});
+  if (use == ModuleUse::checked) {
+    // The user's names are relative to the folder that the compiler runs in.
+    std::error_code error;
+    argv.push_back("-fdebug-prefix-map=" + std::filesystem::current_path(error).string() + "=" + debug_root);
+  }
+  if (use == ModuleUse::run) {
+    argv.insert(argv.end(), {"-shared", "-o", output, source});
+    run(kernel, argv, temporary_directory);
+    return;
+  }
+  const std::string object = temporary_directory + "/kernel.o";
+  argv.insert(argv.end(), {"-c", "-o", object, source});
+  run(kernel, argv, temporary_directory);
+  argv = command_;
+  argv.insert(argv.end(), {"-shared", "-o", output, object});
+  run(kernel, argv, temporary_directory);
+}
+
+void HostCompiler::run(const std::string& kernel, const std::vector<std::string>& argv,
+                       const std::string& temporary_directory) const {
   const ProcessResult result = run_process(argv, temporary_directory, compile_limits);
   if (!result.error.empty()) {
     throw CompileError(kernel, "kernel '" + kernel + "': cannot run " + command_[0] + ": " + result.error);

@@ -248,9 +248,20 @@ LoadedModule::LoadedModule(const std::string& path, const std::string& kernel) {
     throw CompileError(kernel, "kernel '" + kernel + "': " + path + " is no kernel module of this version");
   }
   module_->attach(&module_runtime());
+  // Only what the checker loads is asked for its lines later.
+  if (symbol("metalane_check_v1") != nullptr) descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
 }
 
-LoadedModule::~LoadedModule() { dlclose(handle_); }
+LoadedModule::~LoadedModule() {
+  if (descriptor_ >= 0) close(descriptor_);
+  dlclose(handle_);
+}
+
+const void* LoadedModule::symbol(const char* name) const noexcept { return dlsym(handle_, name); }
+
+std::string LoadedModule::file() const {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(descriptor_);
+}
 
 std::shared_ptr<const LoadedModule> load_or_build(const std::string& kernel, const std::string& key,
                                                   const ModuleBuilder& build) {

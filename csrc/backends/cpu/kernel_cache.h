@@ -18,10 +18,15 @@ class LoadedModule {
   LoadedModule(const LoadedModule&) = delete;
   LoadedModule& operator=(const LoadedModule&) = delete;
   const metalane_module& module() const noexcept { return *module_; }
+  // Null where the shared object exports no such symbol.
+  const void* symbol(const char* name) const noexcept;
+  // A path of the file, also when the cache has dropped it since.
+  std::string file() const;
 
  private:
   void* handle_ = nullptr;
   const metalane_module* module_ = nullptr;
+  int descriptor_ = -1;
 };
 
 // Writes a shared object to `output_path`, given the folder of the metal_stdlib headers and an empty folder

@@ -78,7 +78,7 @@ bool ThreadgroupRunner::prepare() {
   if (mapping == MAP_FAILED) return false;
   memory_mapping_ = static_cast<std::uint8_t*>(mapping);
   if (mprotect(memory_mapping_ + page, usable, PROT_READ | PROT_WRITE) != 0) return false;
-  group_.threadgroup_memory = memory_mapping_ + page;
+  group_.threadgroup_memory = own_threadgroup_memory_ = memory_mapping_ + page;
   return fibers_.grow();
 }
 
@@ -127,6 +127,8 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(cons
 // For the first time its threads are taken one after another; then all of them come from a complete barrier.
 void ThreadgroupRunner::enter_simdgroup(std::uint32_t index) noexcept {
   current_simdgroup_ = index;
+  if (observer_ != nullptr) [[unlikely]]
+    observer_->enter_simdgroup(index);
   const std::uint32_t begin = index * simd_width;
   const std::uint32_t lanes = std::min(group_.thread_count - begin, simd_width);
   if (group_.next_thread == group_.thread_count) {
@@ -245,6 +247,8 @@ bool ThreadgroupRunner::complete_barrier() noexcept {
     outcome_ = Outcome::incomplete_barrier;
     return false;
   }
+  if (observer_ != nullptr) [[unlikely]]
+    observer_->barrier(barrier_site_);
   std::memset(at_barrier_, 0, simdgroup_count_ * sizeof at_barrier_[0]);
   barrier_waiters_ = 0;
   enter_simdgroup(0);
@@ -272,6 +276,9 @@ void ThreadgroupRunner::resolve_collective() noexcept {
   const std::uint32_t active = collectives_differ_ ? earliest_collective() : at_collective_;
   const std::uint32_t threads = group_.thread_count - current_simdgroup_ * simd_width;
   const metalane_lanes lanes = {active, std::min(threads, simd_width), operand_of_lane_};
+  if (observer_ != nullptr) [[unlikely]]
+    observer_->collective(site_of_lane_[static_cast<std::uint32_t>(std::countr_zero(active)) % simd_width],
+                          active);
   combine_of_lane_[std::countr_zero(active)](&lanes);
   at_collective_ &= ~active;
   runnable_ = active;
@@ -375,12 +382,34 @@ METALANE_NO_TSAN bool ThreadgroupRunner::is_stack_guard(std::uintptr_t address) 
 }
 
 METALANE_NO_TSAN bool ThreadgroupRunner::in_kernel() const noexcept {
-  return !fiber_hooks || in_kernel_.load(std::memory_order_relaxed) != 0;
+  return leavable_.load(std::memory_order_relaxed) != 0 &&
+         (!fiber_hooks || in_kernel_.load(std::memory_order_relaxed) != 0);
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::force_leave(void* signal_context) noexcept {
   left_ = true;
   redirect_to_fiber(signal_context, main_);
+}
+
+void ThreadgroupRunner::observe(GroupObserver* observer, std::uint8_t* threadgroup_memory) noexcept {
+  observer_ = observer;
+  group_.threadgroup_memory = threadgroup_memory != nullptr ? threadgroup_memory : own_threadgroup_memory_;
+}
+
+void ThreadgroupRunner::leave() noexcept {
+  leave_kernel();
+  set_leavable(true);
+  outcome_ = Outcome::left;
+  Fiber* self = current_;
+  current_ = &main_;
+  switch_fiber(*self, main_);
+  __builtin_unreachable();  // the fiber starts anew
+}
+
+ThreadgroupRunner::BarrierPlace ThreadgroupRunner::incomplete_barrier() const noexcept {
+  std::uint32_t lowest = 0;
+  while (lowest + 1 < group_.thread_count && !waits_at_barrier(lowest)) ++lowest;
+  return {lowest, barrier_site_of_[lowest]};
 }
 
 std::string ThreadgroupRunner::thread_name(std::uint32_t thread) const {

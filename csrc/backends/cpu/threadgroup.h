@@ -22,6 +22,18 @@ using AtomicFlag = std::atomic<int>;
 // What compiled modules call.
 const metalane_runtime& module_runtime();
 
+// Is told what a threadgroup does, by the thread that runs it: the checker.
+class GroupObserver {
+ public:
+  virtual ~GroupObserver() = default;
+  // The lanes of simdgroup `index` run next.
+  virtual void enter_simdgroup(std::uint32_t index) noexcept = 0;
+  // Every thread has reached the barrier.
+  virtual void barrier(std::uint32_t site) noexcept = 0;
+  // These lanes of the simdgroup that was entered last have met, and are combined now.
+  virtual void collective(std::uint32_t site, std::uint32_t active) noexcept = 0;
+};
+
 // Schedules the threads of one threadgroup after another. Not thread-safe: one a worker.
 //
 // Simdgroups run in order, each until none of its lanes can go on. Lanes that wait at collectives are then
@@ -55,6 +67,28 @@ class ThreadgroupRunner {
   // Whether a fiber may be left where it is. Under a sanitizer only in kernel code, since the scheduler calls
   // the sanitizer's runtime; it looks at the stop flag itself when it goes back there.
   bool in_kernel() const noexcept;
+
+  // For runs from now on; `threadgroup_memory` in place of the runner's own. Null: as before.
+  void observe(GroupObserver* observer, std::uint8_t* threadgroup_memory) noexcept;
+  const metalane_group& group() const noexcept { return group_; }
+  // From code that the running thread called: leaves the threadgroup for good, run() returns `left`.
+  [[noreturn]] void leave() noexcept;
+  bool stop_requested() const noexcept { return stop_.load(std::memory_order_relaxed) != 0; }
+  // Whether a signal handler may leave the fiber; returns what was set before. Whoever sets it looks at
+  // stop_requested() when it is over.
+  bool set_leavable(bool leavable) noexcept {
+    const bool before = leavable_.load(std::memory_order_relaxed) != 0;
+    leavable_.store(leavable ? 1 : 0, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return before;
+  }
+
+  // After `incomplete_barrier`: the lowest thread that waits, and where.
+  struct BarrierPlace {
+    std::uint32_t thread;
+    std::uint32_t site;
+  };
+  BarrierPlace incomplete_barrier() const noexcept;
 
   // The thread that ran last: "thread 37 [5, 1, 0]".
   std::string current_thread_name() const { return thread_name(group_.current_thread); }
@@ -108,6 +142,9 @@ class ThreadgroupRunner {
   bool wants_fiber_ = false;
   volatile bool left_ = false;
   AtomicFlag in_kernel_{0};  // kept under sanitizers only
+  AtomicFlag leavable_{1};
+  GroupObserver* observer_ = nullptr;
+  std::uint8_t* own_threadgroup_memory_ = nullptr;
   Outcome outcome_ = Outcome::done;
 
   // The simdgroup whose turn it is; bit i of a mask: lane i. No other one has lanes that can go on, or that

@@ -9,6 +9,7 @@
 #include <array>
 #include <system_error>
 
+#include "backends/cpu/checker.h"
 #include "backends/cpu/processors.h"
 
 namespace metalane::cpu {
@@ -43,7 +44,8 @@ class WorkerSignalMask {
 
 }  // namespace
 
-WorkerPool::WorkerPool(unsigned thread_count) : thread_count_(std::max(1u, thread_count)) {}
+WorkerPool::WorkerPool(unsigned thread_count, std::shared_ptr<Checker> checker)
+    : thread_count_(std::max(1u, thread_count)), checker_(std::move(checker)) {}
 
 WorkerPool::~WorkerPool() = default;
 
@@ -275,7 +277,7 @@ void WorkerPool::stop_running(StopReason reason) {
 void WorkerPool::fail(const std::string& code, bool is_transient, const std::string& message) {
   const std::lock_guard lock(mutex_);
   if (failure_ || stop_reason_ != StopReason::none) return;
-  failure_ = Failure{code, std::string(job_.label), is_transient, message};
+  failure_ = Failure{code, std::string(job_.label), is_transient, message, {}};
   stop_running(StopReason::failed);
 }
 
@@ -299,10 +301,13 @@ void WorkerPool::run_submission(Worker& worker, CommandList& list) {
   }
   {
     const HandlerScope handlers;
-    for (const LaunchRecord& record : list.launches()) {
-      if (stop_.load() != 0) break;
-      run_launch(worker, record, list.label(record));
+    check_ends_ = false;
+    if (checker_ != nullptr) checker_->begin_submission(list);
+    for (std::size_t number = 0; number < list.launches().size(); ++number) {
+      if (stop_.load() != 0 || check_ends_) break;
+      run_launch(worker, list, number);
     }
+    if (checker_ != nullptr) end_check();
   }
   backend::Completion completion;
   completion.start_seconds = seconds_of(start);
@@ -321,6 +326,10 @@ std::exception_ptr WorkerPool::finish_submission(const CommandList& list) {
     case StopReason::none:
       return nullptr;
     case StopReason::failed:
+      if (!failure_->findings.empty()) {
+        return std::make_exception_ptr(
+            CheckError(failure_->label, failure_->message, std::move(failure_->findings)));
+      }
       return std::make_exception_ptr(
           CommandBufferError(failure_->code, failure_->label, failure_->is_transient, failure_->message));
     case StopReason::timeout: {

@@ -2,6 +2,8 @@
 // launches.
 #pragma once
 
+#include <metalane/check.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -19,10 +21,13 @@
 
 namespace metalane::cpu {
 
+class Checker;
+
 // Threads are started by the first submit(). Idle ones spin for 50 us, then sleep.
 class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
  public:
-  explicit WorkerPool(unsigned thread_count);
+  // With a checker every launch is run by the leader, group after group.
+  WorkerPool(unsigned thread_count, std::shared_ptr<Checker> checker);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -73,6 +78,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
     std::string label;
     bool is_transient = false;
     std::string message;
+    std::vector<CheckFinding> findings;
   };
 
   void start_threads();
@@ -84,7 +90,10 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   void run_submission(Worker& worker, CommandList& list);
   std::exception_ptr finish_submission(const CommandList& list);
 
-  void run_launch(Worker& worker, const LaunchRecord& record, std::string_view label);
+  void run_launch(Worker& worker, const CommandList& list, std::size_t number);
+  void run_checked(Worker& worker, std::size_t number);
+  bool go_on_after(Worker& worker, ThreadgroupRunner::Outcome outcome, std::uint64_t at);
+  void end_check();
   bool set_grid();
   void set_native_tasks();
   bool worth_sharing() const;
@@ -105,6 +114,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   bool spin(Predicate ready) const;
 
   const unsigned thread_count_;
+  const std::shared_ptr<Checker> checker_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::thread watchdog_;
 
@@ -124,7 +134,8 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   std::uint64_t cancelled_up_to_ = 0;
   StopReason stop_reason_ = StopReason::none;
   std::optional<Failure> failure_;
-  std::string stopped_at_;  // where a kernel was cut short
+  bool check_ends_ = false;  // a finding ended a launch: the submission's others are not run
+  std::string stopped_at_;   // where a kernel was cut short
   AtomicFlag stop_{0};
 
   std::condition_variable watchdog_wakes_;

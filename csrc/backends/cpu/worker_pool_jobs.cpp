@@ -34,7 +34,9 @@ void run_native_task(const void* context) {
 
 }  // namespace
 
-void WorkerPool::run_launch(Worker& worker, const LaunchRecord& record, std::string_view label) {
+void WorkerPool::run_launch(Worker& worker, const CommandList& list, std::size_t number) {
+  const LaunchRecord& record = list.launches()[number];
+  const std::string_view label = list.label(record);
   job_.record = &record;
   job_.label = label.empty() ? std::string_view(record.pipeline->signature.name) : label;
   job_.next.store(0, std::memory_order_relaxed);
@@ -45,6 +47,10 @@ void WorkerPool::run_launch(Worker& worker, const LaunchRecord& record, std::str
   if (!set_grid()) return;
   if (record.pipeline->native != nullptr) set_native_tasks();
   if (job_.total == 0) return;
+  if (record.pipeline->checked != nullptr) {
+    run_checked(worker, number);
+    return;
+  }
   const Clock::time_point start = Clock::now();
   const bool shared = worth_sharing();
   if (shared) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <metalane/buffer.h>
+#include <metalane/check.h>
 #include <metalane/encoder.h>
 #include <metalane/export.h>
 #include <metalane/kernel.h>
@@ -26,6 +27,11 @@ struct DeviceInfo {
   std::string name;
 };
 
+struct DeviceOptions {
+  KernelChoice kernels = KernelChoice::automatic;
+  CheckOptions check;  // the CPU device's; it then runs shaders, one threadgroup after another
+};
+
 // A device of its own queue, registry and pipelines; two in one process are independent. Cheap to copy,
 // thread-safe.
 class METALANE_API Device {
@@ -33,6 +39,8 @@ class METALANE_API Device {
   // kind: "metal", "cpu", "null", or empty for Metal where there is one and the CPU elsewhere. Throws
   // DeviceError where there is none of that kind.
   explicit Device(const std::string& kind = "", KernelChoice kernels = KernelChoice::automatic);
+  // Throws ArgumentError for options that no device of that kind has.
+  Device(const std::string& kind, const DeviceOptions& options);
   explicit Device(std::shared_ptr<core::DeviceState> state) : state_(std::move(state)) {}
   // Never empty: a move copies.
   Device(const Device&) = default;
@@ -41,6 +49,7 @@ class METALANE_API Device {
   const std::string& kind() const noexcept;
   const std::string& name() const noexcept;
   KernelChoice kernels() const noexcept;
+  const CheckOptions& check() const noexcept;
 
   Buffer zeros(const Shape& shape, DType dtype) const;
   Buffer empty(const Shape& shape, DType dtype) const;
@@ -55,6 +64,11 @@ class METALANE_API Device {
   CommandEncoder command_encoder(EncoderOptions options = {}) const;
   // Returns when nothing that was committed so far is in flight; never throws a submission's error.
   void synchronize() const;
+
+  // What a device with the checker has found and counted since it was opened or cleared; empty for others.
+  // Waits for the submission that runs.
+  CheckReport check_report() const;
+  void clear_check_report() const;
 
   bool operator==(const Device& other) const noexcept { return state_ == other.state_; }
   const std::shared_ptr<core::DeviceState>& state() const noexcept { return state_; }

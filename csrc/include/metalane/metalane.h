@@ -2,6 +2,7 @@
 #pragma once
 
 #include <metalane/buffer.h>
+#include <metalane/check.h>
 #include <metalane/cpu.h>
 #include <metalane/device.h>
 #include <metalane/dtype.h>

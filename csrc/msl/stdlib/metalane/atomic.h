@@ -2,6 +2,7 @@
 #ifndef METALANE_STDLIB_ATOMIC_H
 #define METALANE_STDLIB_ATOMIC_H
 
+#include "check.h"
 #include "common.h"
 
 METALANE_STDLIB_BEGIN
@@ -131,7 +132,8 @@ METALANE_ATOMIC_EXTREME(min, smaller)
 METALANE_ATOMIC_EXTREME(max, larger)
 #undef METALANE_ATOMIC_EXTREME
 
-inline void atomic_thread_fence(mem_flags, memory_order order, thread_scope = thread_scope_device) {
+inline void atomic_thread_fence(mem_flags flags, memory_order order, thread_scope = thread_scope_device) {
+  detail::note_fence(uint(flags));
   __atomic_thread_fence(order);
 }
 

@@ -201,6 +201,7 @@ void combine_shuffle(const metalane_lanes* lanes) {
   for_active(lanes, [&](int lane) {
     const int from = operands[lane].lane;
     const bool there = from >= 0 && from < simd_width && is_active(lanes, from);
+    if (!there) note_absent_lane(lane, from);
     put(lanes, lane, operands[there ? from : lane].value);
   });
 }
@@ -225,6 +226,7 @@ void combine_fill(const metalane_lanes* lanes) {
     const fill_operand<T>& own = operands[lane];
     const int from = own.lane >= 0 ? own.lane : own.filling_lane;
     const bool there = from >= 0 && from < simd_width && is_active(lanes, from);
+    if (!there) note_absent_lane(lane, from);
     put(lanes, lane, !there ? own.value : own.lane >= 0 ? operands[from].value : operands[from].filling);
   });
 }

@@ -9,6 +9,7 @@
 #ifndef METALANE_STDLIB_RUNTIME_H
 #define METALANE_STDLIB_RUNTIME_H
 
+#include "../check_abi.h"
 #include "../module_abi.h"
 
 #ifndef METALANE_ISA_NS
@@ -82,11 +83,41 @@ uint32_t reserve_threadgroup_bytes(uint64_t bytes, uint32_t alignment) {
   return offset;
 }
 
+#if defined(METALANE_CHECK)
+template <class T>
+struct innermost {
+  using type = T;
+};
+template <class T, unsigned long N>
+struct innermost<T[N]> : innermost<T> {};
+
+constexpr uint32_t max_check_variables = 512;
+inline metalane_check_variable check_variables[max_check_variables];
+inline uint32_t check_variable_count = 0;
+
+// The checker's offset of a variable, which has a place apart; `packed` is what it would have otherwise.
+inline uint32_t place_variable(uint32_t packed, uint32_t id, uint64_t bytes, uint64_t element_bytes) {
+  if (bytes > METALANE_CHECK_PITCH / 2 || check_variable_count == max_check_variables) return packed;
+  check_variables[check_variable_count] = {id, uint32_t(bytes), uint32_t(element_bytes)};
+  return METALANE_CHECK_PITCH * check_variable_count++ + METALANE_CHECK_MARGIN;
+}
+template <class Kernel, class T, int Id>
+uint32_t threadgroup_offset() {
+  const uint32_t packed = reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
+  return place_variable(packed, Id, sizeof(T), sizeof(typename innermost<T>::type));
+}
+#else
+template <class Kernel, class T, int Id>
+uint32_t threadgroup_offset() {
+  return reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
+}
+#endif
+
 // The place of one variable, given when the module is loaded: only variables of code that is instantiated
 // count.
 template <class Kernel, class T, int Id>
 struct threadgroup_slot {
-  static inline const uint32_t offset = reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
+  static inline const uint32_t offset = threadgroup_offset<Kernel, T, Id>();
 };
 
 // `threadgroup T name;` number Id of the kernel: one object shared by all threads of the group.

@@ -11,12 +11,14 @@
 
 METALANE_STDLIB_BEGIN
 
-inline void threadgroup_barrier(detail::site where, mem_flags, memory_order = memory_order_seq_cst,
+inline void threadgroup_barrier(detail::site where, mem_flags flags, memory_order = memory_order_seq_cst,
                                 thread_scope = thread_scope_threadgroup) {
+  detail::note_barrier(where.index, uint(flags));
   detail::runtime()->threadgroup_barrier(detail::current_group(), where.index);
 }
-inline void simdgroup_barrier(detail::site where, mem_flags, memory_order = memory_order_seq_cst,
+inline void simdgroup_barrier(detail::site where, mem_flags flags, memory_order = memory_order_seq_cst,
                               thread_scope = thread_scope_simdgroup) {
+  detail::note_barrier(where.index, uint(flags));
   detail::runtime()->simd_collective(detail::current_group(), where.index, detail::combine_nothing, nullptr);
 }
 

@@ -86,7 +86,11 @@ namespace detail {
 // A matrix is loaded and stored by all lanes at once on a GPU, and sources leave out the barrier between that
 // and other use of the same threadgroup memory: lanes meet before a load from there and after a store.
 inline void meet_for(site where, const void* memory) {
+#if defined(METALANE_CHECK)
+  constexpr ulong threadgroup_memory_limit = ulong(METALANE_CHECK_PITCH) << 10;
+#else
   constexpr ulong threadgroup_memory_limit = 32 * 1024;
+#endif
   const ulong offset = ulong(memory) - ulong(current_group()->threadgroup_memory);
   if (offset < threadgroup_memory_limit)
     runtime()->simd_collective(current_group(), where.index, combine_nothing, nullptr);

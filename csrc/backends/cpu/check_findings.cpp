@@ -1,0 +1,205 @@
+// Lines and sentences of findings.
+#include "backends/cpu/check_findings.h"
+
+#include <algorithm>
+
+namespace metalane {
+
+const char* name_of(CheckKind kind) noexcept {
+  switch (kind) {
+    case CheckKind::race:
+      return "race";
+    case CheckKind::bounds:
+      return "bounds";
+    case CheckKind::uninitialised:
+      return "uninitialised";
+    case CheckKind::divergence:
+      return "divergence";
+    case CheckKind::same_value:
+      return "same-value";
+    case CheckKind::lockstep:
+      return "lockstep";
+  }
+  return "";
+}
+
+const char* name_of(CheckSeverity severity) noexcept {
+  return severity == CheckSeverity::error ? "error" : "warning";
+}
+
+const char* name_of(CheckAccessKind kind) noexcept {
+  switch (kind) {
+    case CheckAccessKind::load:
+      return "load";
+    case CheckAccessKind::store:
+      return "store";
+    case CheckAccessKind::atomic:
+      return "atomic";
+    case CheckAccessKind::wait:
+      return "wait";
+  }
+  return "";
+}
+
+namespace cpu {
+namespace {
+
+std::string triple(const std::array<std::uint32_t, 3>& values) {
+  return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " +
+         std::to_string(values[2]) + "]";
+}
+
+std::string where(const CheckAccess& access) {
+  return access.line == 0 ? "an unknown line" : access.file + ":" + std::to_string(access.line);
+}
+
+std::string who(const CheckAccess& access) {
+  if (access.thread[0] == unknown_position) return "a thread of an earlier threadgroup";
+  return "thread " + triple(access.thread) + " (threadgroup " + triple(access.threadgroup) + ", simdgroup " +
+         std::to_string(access.simdgroup) + ", lane " + std::to_string(access.lane) + ")";
+}
+
+const char* verb(CheckAccessKind kind) {
+  switch (kind) {
+    case CheckAccessKind::load:
+      return "loads";
+    case CheckAccessKind::store:
+      return "stores";
+    case CheckAccessKind::atomic:
+      return "updates atomically";
+    case CheckAccessKind::wait:
+      return "waits for";
+  }
+  return "";
+}
+
+std::string action(const CheckAccess& access) {
+  return who(access) + " " + verb(access.access) + " " + std::to_string(access.nbytes) + " bytes at " +
+         where(access);
+}
+
+std::string object(const CheckFinding& finding) {
+  return finding.memory + (finding.memory.empty() ? "" : " memory ") + "'" + finding.argument + "'[" +
+         std::to_string(finding.element_index) + "]";
+}
+
+std::string sentence(const CheckFinding& finding, const std::string& detail) {
+  std::string text = std::string(name_of(finding.kind)) + " in kernel '" + finding.access.kernel + "' at " +
+                     where(finding.access) + ": ";
+  if (finding.access.access == CheckAccessKind::wait) return text + detail;
+  if (!finding.argument.empty()) text += object(finding) + ": ";
+  text += action(finding.access);
+  if (finding.other) {
+    text += "; ";
+    if (finding.other->kernel != finding.access.kernel) text += "kernel '" + finding.other->kernel + "', ";
+    text += action(*finding.other);
+  }
+  return text + (detail.empty() ? "" : "; " + detail);
+}
+
+void place_access(CheckAccess& access, const CheckPlace& place) {
+  access.kernel = place.module->kernel();
+  if (place.is_site) {
+    const metalane_module& module = place.module->module();
+    if (place.number >= module.site_count) return;
+    access.file = module.sites[place.number].file;
+    access.line = module.sites[place.number].line;
+  } else {
+    const SourceLine line = place.module->line(place.number);
+    access.file = line.file;
+    access.line = line.line;
+  }
+}
+
+bool same_place(const CheckAccess& a, const CheckAccess& b) {
+  return a.kernel == b.kernel && a.file == b.file && a.line == b.line && a.access == b.access;
+}
+
+bool same_fault(const CheckFinding& a, const CheckFinding& b) {
+  return a.kind == b.kind && a.argument == b.argument && a.memory == b.memory &&
+         same_place(a.access, b.access) && a.other.has_value() == b.other.has_value() &&
+         (!a.other || same_place(*a.other, *b.other));
+}
+
+}  // namespace
+
+CheckFindings::Key CheckFindings::key(CheckKind kind, const CheckPlace& place, const CheckPlace* other,
+                                      std::uint32_t region) {
+  return {kind,
+          place.module.get(),
+          place.number,
+          place.is_site,
+          other != nullptr ? other->module.get() : nullptr,
+          other != nullptr ? other->number : 0,
+          region};
+}
+
+bool CheckFindings::count(CheckKind kind, const CheckPlace& place, const CheckPlace* other,
+                          std::uint32_t region) {
+  const auto known = known_.find(key(kind, place, other, region));
+  if (known == known_.end()) return recorded_.size() >= max_findings;
+  ++recorded_[known->second].finding.count;
+  ++recorded_[known->second].lately;
+  return true;
+}
+
+void CheckFindings::add(CheckFinding finding, const CheckPlace& place, const CheckPlace* other,
+                        std::uint32_t region, std::string detail) {
+  finding.count = 1;
+  known_.emplace(key(finding.kind, place, other, region), recorded_.size());
+  recorded_.push_back(
+      {std::move(finding), place, other != nullptr ? *other : CheckPlace(), std::move(detail), 1});
+}
+
+void CheckFindings::begin_submission() {
+  for (Recorded& recorded : recorded_) recorded.lately = 0;
+}
+
+std::vector<CheckFinding> CheckFindings::resolve(bool lately) {
+  std::map<CheckedModule*, std::vector<std::uint32_t>> wanted;
+  const auto want = [&wanted](const CheckPlace& place) {
+    if (place.module != nullptr && !place.is_site) wanted[place.module.get()].push_back(place.number);
+  };
+  for (const Recorded& recorded : recorded_) {
+    if (lately && recorded.lately == 0) continue;
+    want(recorded.place);
+    want(recorded.other);
+  }
+  for (const auto& [module, numbers] : wanted) module->find_lines(numbers);
+  std::vector<CheckFinding> findings;
+  for (const Recorded& recorded : recorded_) {
+    if (lately && recorded.lately == 0) continue;
+    CheckFinding finding = recorded.finding;
+    if (lately) finding.count = recorded.lately;
+    place_access(finding.access, recorded.place);
+    if (finding.other) place_access(*finding.other, recorded.other);
+    const auto same = std::find_if(findings.begin(), findings.end(), [&finding](const CheckFinding& known) {
+      return same_fault(known, finding);
+    });
+    if (same != findings.end()) {
+      same->count += finding.count;
+      continue;
+    }
+    finding.message = sentence(finding, recorded.detail);
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+void CheckFindings::clear() {
+  recorded_.clear();
+  known_.clear();
+}
+
+std::string describe(const std::vector<CheckFinding>& findings) {
+  std::string text;
+  for (const CheckFinding& finding : findings) {
+    if (!text.empty()) text += "\n";
+    text += finding.message;
+    if (finding.count > 1) text += " (" + std::to_string(finding.count) + " times)";
+  }
+  return text;
+}
+
+}  // namespace cpu
+}  // namespace metalane

@@ -1,0 +1,65 @@
+// What a checker has found: each fault once, with lines and a sentence.
+#pragma once
+
+#include <metalane/check.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "backends/cpu/check_module.h"
+
+namespace metalane::cpu {
+
+// In a position: nobody kept which it was.
+constexpr std::uint32_t unknown_position = ~0u;
+
+// An instruction of a module, or where `is_site` one of its barriers and collectives.
+struct CheckPlace {
+  std::shared_ptr<CheckedModule> module;
+  std::uint32_t number = 0;
+  bool is_site = false;
+};
+
+// At most so many are kept apart: a program with more has other troubles.
+constexpr std::size_t max_findings = 1000;
+
+// Not thread-safe: the checker's lock guards it.
+class CheckFindings {
+ public:
+  // Counts a fault that is known: false where it is not, and add() has to follow.
+  bool count(CheckKind kind, const CheckPlace& place, const CheckPlace* other, std::uint32_t region);
+  // `finding` lacks what the places tell: kernel, file and line. `detail`: what the sentence ends with.
+  void add(CheckFinding finding, const CheckPlace& place, const CheckPlace* other, std::uint32_t region,
+           std::string detail);
+  // A submission begins: what it does is counted apart, too.
+  void begin_submission();
+  // With lines; equal ones by their lines made one. Of the submission that began last, or of all.
+  std::vector<CheckFinding> of_submission() { return resolve(true); }
+  std::vector<CheckFinding> all() { return resolve(false); }
+  void clear();
+
+ private:
+  using Key = std::tuple<CheckKind, const CheckedModule*, std::uint32_t, bool, const CheckedModule*,
+                         std::uint32_t, std::uint32_t>;
+  struct Recorded {
+    CheckFinding finding;
+    CheckPlace place;
+    CheckPlace other;
+    std::string detail;
+    std::uint64_t lately = 0;  // count since begin_submission()
+  };
+  std::vector<CheckFinding> resolve(bool lately);
+  static Key key(CheckKind kind, const CheckPlace& place, const CheckPlace* other, std::uint32_t region);
+
+  std::vector<Recorded> recorded_;
+  std::map<Key, std::size_t> known_;
+};
+
+// The text of an error for these findings.
+std::string describe(const std::vector<CheckFinding>& findings);
+
+}  // namespace metalane::cpu

@@ -1,0 +1,154 @@
+// Where a module's code lies, and asking addr2line which lines it comes from.
+#include "backends/cpu/check_module.h"
+
+#include <link.h>
+#include <metalane/error.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <string_view>
+
+#include "backends/cpu/host_compiler.h"
+#include "backends/cpu/process.h"
+
+namespace metalane::cpu {
+namespace {
+
+struct CodeRange {
+  std::uint64_t inside = 0;  // an address in it
+  std::uint64_t load_address = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+int find_code(dl_phdr_info* info, std::size_t, void* context) {
+  auto& range = *static_cast<CodeRange*>(context);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& header = info->dlpi_phdr[i];
+    const std::uint64_t begin = info->dlpi_addr + header.p_vaddr;
+    if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
+    if (range.inside < begin || range.inside >= begin + header.p_memsz) continue;
+    range.load_address = info->dlpi_addr;
+    range.begin = begin;
+    range.end = begin + header.p_memsz;
+    return 1;
+  }
+  return 0;
+}
+
+// The program that reads debug information: both compilers' own packages bring one of these.
+std::string line_program() {
+  for (const char* name : {"addr2line", "llvm-addr2line", "eu-addr2line"}) {
+    std::string path = find_program(name);
+    if (!path.empty()) return path;
+  }
+  return {};
+}
+
+// "FILE:LINE" or "FILE:LINE (discriminator 3)", of the user's text: nothing for headers and for the entry
+// function.
+bool parse_place(std::string_view text, SourceLine& place) {
+  const std::string root = std::string(debug_root) + "/";
+  if (!text.starts_with(root)) return false;
+  text.remove_prefix(root.size());
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return false;
+  const std::string number(text.substr(colon + 1));
+  place.line = static_cast<std::uint32_t>(std::strtoul(number.c_str(), nullptr, 10));
+  place.file = std::string(text.substr(0, colon));
+  return place.line != 0 && place.file != "entry of the kernel";
+}
+
+}  // namespace
+
+CheckedModule::CheckedModule(std::shared_ptr<const LoadedModule> library, const std::string& kernel,
+                             const metalane_check_host& host)
+    : library_(std::move(library)),
+      kernel_(kernel),
+      table_(static_cast<const metalane_check_module*>(library_->symbol("metalane_check_v1"))),
+      instructions_(1),
+      waits_(library_->module().site_count) {
+  if (table_ == nullptr || table_->abi_version != METALANE_CHECK_ABI_VERSION) {
+    throw CompileError(kernel, "kernel '" + kernel + "': the compiled kernel has no table for the checker");
+  }
+  table_->attach(&host);
+  CodeRange range;
+  range.inside = reinterpret_cast<std::uint64_t>(library_->module().entry);
+  dl_iterate_phdr(&find_code, &range);
+  load_address_ = range.load_address;
+  text_begin_ = range.begin;
+  by_offset_.resize(range.end - range.begin);
+}
+
+std::uint32_t CheckedModule::add(const void* pc, std::uint32_t region, Touch touch) {
+  const std::uint64_t at = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
+  if (at >= by_offset_.size() || instructions_.size() > max_instructions) return 0;
+  const auto number = static_cast<std::uint16_t>(instructions_.size());
+  Instruction& instruction = instructions_.emplace_back();
+  instruction.region = region;
+  instruction.touch = touch;
+  instruction.pc = pc;
+  instruction.next = by_offset_[at];
+  by_offset_[at] = number;
+  return number;
+}
+
+void CheckedModule::find_lines(const std::vector<std::uint32_t>& numbers) {
+  std::vector<const void*> wanted;
+  for (const std::uint32_t number : numbers) {
+    const void* pc = instructions_[number].pc;
+    if (pc != nullptr && lines_.emplace(pc, SourceLine()).second) wanted.push_back(pc);
+  }
+  const std::string program = line_program();
+  if (program.empty()) return;
+  constexpr ProcessLimits limits = {30, std::uint64_t{4} << 30, std::uint64_t{1} << 20};
+  constexpr std::size_t at_once = 500;
+  for (std::size_t begin = 0; begin < wanted.size(); begin += at_once) {
+    const std::size_t end = std::min(wanted.size(), begin + at_once);
+    std::vector<std::string> argv = {program, "-a", "-i", "-e", library_->file()};
+    std::map<std::uint64_t, const void*> by_address;
+    for (std::size_t i = begin; i < end; ++i) {
+      // The call that returns to `pc` is the access's.
+      const std::uint64_t address = reinterpret_cast<std::uint64_t>(wanted[i]) - load_address_ - 1;
+      by_address.emplace(address, wanted[i]);
+      std::ostringstream text;
+      text << "0x" << std::hex << address;
+      argv.push_back(text.str());
+    }
+    const ProcessResult result = run_process(argv, "/", limits);
+    // Of each address: itself, then the places from the innermost inlined function outwards.
+    std::istringstream output(result.output);
+    SourceLine* place = nullptr;
+    for (std::string text; std::getline(output, text);) {
+      if (text.starts_with("0x")) {
+        const auto known = by_address.find(std::strtoull(text.c_str(), nullptr, 16));
+        place = known != by_address.end() ? &lines_[known->second] : nullptr;
+      } else if (place != nullptr && parse_place(text, *place)) {
+        place = nullptr;
+      } else if (place != nullptr) {
+        *place = {};
+      }
+    }
+  }
+}
+
+SourceLine CheckedModule::line(std::uint32_t number) const {
+  const auto found = lines_.find(instructions_[number].pc);
+  return found != lines_.end() ? found->second : SourceLine();
+}
+
+void CheckedModule::forget_counts() {
+  for (Instruction& instruction : instructions_) {
+    const Instruction before = instruction;
+    instruction = {};
+    instruction.region = before.region;
+    instruction.next = before.next;
+    instruction.touch = before.touch;
+    instruction.pc = before.pc;
+  }
+  std::fill(waits_.begin(), waits_.end(), 0);
+}
+
+}  // namespace metalane::cpu

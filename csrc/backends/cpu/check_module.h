@@ -1,0 +1,92 @@
+// A module compiled for the checker: its threadgroup variables, the instructions that touch memory, and the
+// lines that these come from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/kernel_cache.h"
+#include "core/backend.h"
+#include "msl/stdlib/check_abi.h"
+
+namespace metalane::cpu {
+
+enum class Touch : std::uint8_t { load, store, atomic_load, atomic_store, atomic_update };
+constexpr bool writes(Touch touch) noexcept { return touch != Touch::load && touch != Touch::atomic_load; }
+constexpr bool reads(Touch touch) noexcept { return touch != Touch::store && touch != Touch::atomic_store; }
+constexpr bool is_atomic(Touch touch) noexcept { return touch >= Touch::atomic_load; }
+
+// One instruction with one argument or threadgroup variable. One that meets several is several of these.
+struct Instruction {
+  std::uint64_t place = 0;  // the segment and thread that came here last: see Checker
+  std::uint64_t count = 0;
+  std::uint64_t nbytes = 0;
+  std::uint32_t lanes = 0;  // of the simdgroup whose segment that was: bit i, lane i came here
+  std::uint32_t turn = 0;   // how often that thread did, before
+  std::uint32_t region = 0;
+  std::uint16_t next = 0;  // the same instruction with another region; 0: none
+  Touch touch = Touch::load;
+  std::uint8_t size = 0;  // of the last access, up to 255
+  const void* pc = nullptr;
+  // Of logged threadgroups: see CheckTraffic.
+  std::uint64_t sampled_count = 0, sampled_nbytes = 0, simdgroup_nbytes = 0, threadgroup_nbytes = 0;
+  std::uint64_t requests = 0, lines = 0, bank_cycles = 0;
+};
+
+struct SourceLine {
+  std::string file;
+  std::uint32_t line = 0;
+};
+
+// Of one pipeline. Used by one launch at a time.
+class CheckedModule {
+ public:
+  static constexpr std::uint32_t max_instructions = 65535;
+
+  // Throws CompileError where the module has no table for the checker.
+  CheckedModule(std::shared_ptr<const LoadedModule> library, const std::string& kernel,
+                const metalane_check_host& host);
+
+  const metalane_module& module() const noexcept { return library_->module(); }
+  const std::string& kernel() const noexcept { return kernel_; }
+  std::uint32_t variable_count() const { return table_->variable_count(); }
+  const metalane_check_variable& variable(std::uint32_t number) const { return table_->variables()[number]; }
+  const char* variable_name(std::uint32_t number) const { return table_->names[variable(number).id]; }
+
+  // The number of the instruction that `pc` is behind, where it is known with this region; else 0.
+  std::uint32_t find(const void* pc, std::uint32_t region) const noexcept {
+    const std::uint64_t at = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
+    if (at >= by_offset_.size()) return 0;
+    std::uint32_t number = by_offset_[at];
+    while (number != 0 && instructions_[number].region != region) number = instructions_[number].next;
+    return number;
+  }
+  // The same, made where it is not known: allocates. Instruction 0 stands for all past max_instructions.
+  std::uint32_t add(const void* pc, std::uint32_t region, Touch touch);
+  Instruction& instruction(std::uint32_t number) noexcept { return instructions_[number]; }
+  std::vector<Instruction>& instructions() noexcept { return instructions_; }
+
+  // Finds the lines of these instructions, as one program run; known ones are not asked for again.
+  void find_lines(const std::vector<std::uint32_t>& numbers);
+  // Empty where it was not found.
+  SourceLine line(std::uint32_t number) const;
+  // How often each site of the module was met at.
+  std::vector<std::uint64_t>& waits() noexcept { return waits_; }
+  void forget_counts();
+
+ private:
+  const std::shared_ptr<const LoadedModule> library_;
+  const std::string kernel_;
+  const metalane_check_module* table_ = nullptr;
+  std::uint64_t load_address_ = 0;  // what the file's addresses are relative to
+  std::uint64_t text_begin_ = 0;
+  std::vector<std::uint16_t> by_offset_;
+  std::vector<Instruction> instructions_;
+  std::map<const void*, SourceLine> lines_;
+  std::vector<std::uint64_t> waits_;
+};
+
+}  // namespace metalane::cpu

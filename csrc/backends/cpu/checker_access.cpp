@@ -1,0 +1,269 @@
+// What happens at each access: whose memory it is, whether it is inside, ordered, and was ever written.
+#include <cstring>
+
+#include "backends/cpu/checker.h"
+#include "backends/cpu/checker_current.h"
+
+namespace metalane::cpu {
+
+namespace {
+
+// Pointers below come from null, plus an index.
+constexpr std::uint64_t null_bytes = std::uint64_t{1} << 20;
+
+}  // namespace
+
+inline std::uint32_t Checker::instruction_of(const void* pc, std::uint32_t region, Touch touch) {
+  const std::uint32_t known = module_->find(pc, region);
+  if (known != 0) [[likely]]
+    return known;
+  const Unleavable unleavable(*this);
+  return module_->add(pc, region, touch);
+}
+
+inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc) {
+  const std::uint64_t offset = address - arena_begin_;
+  if (offset >= arena_bytes_) {
+    if (address < null_bytes && nbytes != 0) [[unlikely]]
+      out_of_bounds(address, nbytes, touch, pc);
+    return;
+  }
+  if (runner_->stop_requested()) [[unlikely]]
+    runner_->leave();
+  if (has_pending_store_) [[unlikely]]
+    compare_pending();
+  std::uint32_t number = static_cast<std::uint32_t>(offset >> arena_shift_);
+  if (number == CheckArena::threadgroup_slot) {
+    const std::uint64_t place = (address - variables_begin_) / METALANE_CHECK_PITCH;
+    number = place < variable_count_ ? first_variable + static_cast<std::uint32_t>(place) : number;
+  }
+  const CheckRegion& region = regions_[number];
+  const std::uint64_t at = address - region.begin;
+  if (at >= region.nbytes || nbytes > region.nbytes - at) [[unlikely]] {
+    out_of_bounds(address, nbytes, touch, pc);
+    return;
+  }
+  const std::uint32_t thread = group_->current_thread;
+  const std::uint32_t here = instruction_of(pc, number, touch);
+  Instruction& instruction = module_->instruction(here);
+  const std::uint64_t place = std::uint64_t{segment_} << 32 | thread;
+  if (instruction.place != place) {
+    if ((instruction.place ^ place) >> 32 != 0) instruction.lanes = 0;
+    instruction.lanes |= 1u << (thread % 32);
+    instruction.place = place;
+    instruction.turn = 0;
+  } else {
+    ++instruction.turn;
+  }
+  ++instruction.count;
+  instruction.nbytes += nbytes;
+  instruction.size = static_cast<std::uint8_t>(nbytes < 255 ? nbytes : 255);
+  if (logs_) [[unlikely]]
+    log_.add({here, segment_, instruction.turn, static_cast<std::uint16_t>(thread),
+              static_cast<std::uint16_t>(nbytes < 65535 ? nbytes : 65535), at});
+  if (region.shadow == nullptr && region.initialized == nullptr) return;
+  const Mark self(segment_, here, thread, instruction.turn < 31 ? instruction.turn : 31, is_atomic(touch));
+  const Conflict whole = {number, at, nbytes, self, touch};
+  if (region.initialized != nullptr) ask_initialized(region, whole);
+  if (region.shadow != nullptr) track(region, whole);
+}
+
+void Checker::ask_initialized(const CheckRegion& region, const Conflict& access) {
+  const std::uint64_t begin = region.initialized_begin + access.at;
+  if (reads(access.self_touch) && !region.initialized->covers(begin, access.nbytes)) {
+    const Unleavable unleavable(*this);
+    record(CheckKind::uninitialised, access, false, "nothing was written there since it was made by empty()");
+  }
+  if (writes(access.self_touch)) region.initialized->set(begin, access.nbytes);
+}
+
+// Whether `other` took effect before what `thread` of the group that runs does now.
+inline bool Checker::is_ordered(Mark other, Memory memory, std::uint32_t thread) const noexcept {
+  const std::uint32_t segment = other.segment();
+  if (segment < interval_first_) return true;
+  if (segment < group_first_) return memory == threadgroup_memory;
+  if (segment < barrier_first_[memory] || other.thread() == thread) return true;
+  return other.simdgroup() == thread / 32 && segment < simdgroup_first_[memory][thread / 32];
+}
+
+// How far apart two accesses are that nothing orders: lanes, simdgroups, threadgroups.
+inline std::uint32_t Checker::distance(Mark a, Mark b) const noexcept {
+  if (a.segment() < group_first_ || b.segment() < group_first_) return 3;
+  if (a.simdgroup() != b.simdgroup()) return 2;
+  return a.thread() != b.thread() ? 1 : 0;
+}
+
+inline bool Checker::clashes(Mark other, Mark self, Memory memory) const noexcept {
+  return !is_ordered(other, memory, self.thread()) && !(other.atomic() && self.atomic());
+}
+
+inline void Checker::read_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at) {
+  const Mark self = access.self;
+  const Mark writer = cell.writer;
+  if (memory == threadgroup_memory) {
+    if (writer.segment() < group_first_ && options_.uninitialised) [[unlikely]] {
+      const Unleavable unleavable(*this);
+      record(CheckKind::uninitialised, access, false, "no thread of the threadgroup has written there");
+    }
+    // Somebody of another simdgroup has read, too: nothing that comes adds to that.
+    if (cell.far_reader.segment() >= barrier_first_[memory] && cell.far_reader.turn() >= 2 &&
+        writer.segment() < barrier_first_[memory]) {
+      return;
+    }
+  }
+  if (!track_races_) return;
+  if (clashes(writer, self, memory)) [[unlikely]]
+    conflict(access, writer, true, at);
+  const std::uint32_t thread = self.thread();
+  if (is_ordered(cell.reader, memory, thread)) {
+    // The new one stands for what came before it, or the other one does.
+    cell.reader = is_ordered(cell.far_reader, memory, thread) ? self : cell.far_reader;
+    cell.far_reader = Mark();
+  }
+  const std::uint32_t far = distance(self, cell.reader);
+  if (far > cell.far_reader.turn() || (far != 0 && is_ordered(cell.far_reader, memory, thread)))
+    cell.far_reader = self.with_turn(far);
+}
+
+inline void Checker::write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at) {
+  if (track_races_) {
+    if (clashes(cell.writer, access.self, memory)) [[unlikely]]
+      conflict(access, cell.writer, true, at);
+    if (clashes(cell.reader, access.self, memory)) [[unlikely]]
+      conflict(access, cell.reader, false, at);
+    else if (clashes(cell.far_reader, access.self, memory)) [[unlikely]]
+      conflict(access, cell.far_reader, false, at);
+  }
+  cell.writer = access.self;
+  cell.reader = cell.far_reader = Mark();
+}
+
+inline void Checker::track(const CheckRegion& region, Conflict access) {
+  const Memory memory = region.is_threadgroup ? threadgroup_memory : device_memory;
+  const bool stores = writes(access.self_touch);
+  for (std::uint64_t done = 0; done < access.nbytes;) {
+    const std::uint64_t begin = region.shadow_begin + access.at + done;
+    const std::uint64_t left = access.nbytes - done;
+    ShadowMemory::Cells cells;
+    if (region.shadow->is_ready(begin, left)) [[likely]] {
+      cells = region.shadow->at(begin, left);
+    } else {
+      const Unleavable unleavable(*this);
+      cells = region.shadow->at(begin, left);
+    }
+    for (std::uint32_t i = 0; i < cells.count; ++i) {
+      const std::uint64_t at = access.at + done + (std::uint64_t{i} << cells.shift);
+      if (stores) {
+        write_cell(cells.first[i], memory, access, at);
+      } else {
+        read_cell(cells.first[i], memory, access, at);
+      }
+    }
+    done += std::uint64_t{cells.count} << cells.shift;
+  }
+}
+
+// Leaves the threadgroup: the access is not made. Only counted where bounds are not asked for: then it meets
+// what is there, or faults.
+void Checker::out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc) {
+  if (!options_.bounds) return;
+  std::uint32_t number = 0;
+  bool is_null = address - arena_begin_ >= arena_bytes_;
+  if (!is_null) {
+    number = static_cast<std::uint32_t>((address - arena_begin_) >> arena_shift_);
+    if (number == CheckArena::threadgroup_slot && variable_count_ != 0) {
+      const std::uint64_t place = (address - variables_begin_) / METALANE_CHECK_PITCH;
+      number = first_variable + static_cast<std::uint32_t>(place < variable_count_ ? place : 0);
+    }
+  }
+  {
+    const Unleavable unleavable(*this);
+    const std::uint32_t here = instruction_of(pc, is_null ? null_region : number, touch);
+    const Mark self(segment_, here, group_->current_thread, 0, is_atomic(touch));
+    Conflict found = {number, address - regions_[number].begin, nbytes, self, touch};
+    if (is_null) {
+      found.region = null_region;
+      found.at = address;
+      record(CheckKind::bounds, found, false,
+             "the pointer is null, plus " + std::to_string(address) + " bytes");
+    } else {
+      record(CheckKind::bounds, found, false,
+             "it has " + std::to_string(regions_[number].nbytes) + " bytes, the access begins at byte " +
+                 std::to_string(static_cast<std::int64_t>(found.at)));
+    }
+    left_ = true;
+  }
+  runner_->leave();
+}
+
+// Called from modules
+// -----------------------------------------------------------------------------------------
+
+__attribute__((tls_model("initial-exec"))) thread_local Checker* current_checker = nullptr;
+
+struct Checker::Hooks {
+  static std::uint64_t number(const void* address) { return reinterpret_cast<std::uint64_t>(address); }
+  // Modules are called outside launches, too: for what their tables say.
+  static void enter(const void* address, std::uint64_t nbytes, Touch touch, const void* pc) {
+    Checker* const checker = current_checker;
+    if (checker == nullptr) return;
+    if constexpr (fiber_hooks) {
+      // A sanitizer's runtime is no place to be left.
+      const Unleavable unleavable(*checker);
+      checker->access(number(address), nbytes, touch, pc);
+    } else {
+      checker->access(number(address), nbytes, touch, pc);
+    }
+  }
+  template <std::uint64_t nbytes, Touch touch>
+  static void fixed(const void* address, const void* pc) {
+    enter(address, nbytes, touch, pc);
+  }
+  static void read_range(const void* address, std::uint64_t nbytes, const void* pc) {
+    if (nbytes != 0) enter(address, nbytes, Touch::load, pc);
+  }
+  static void write_range(const void* address, std::uint64_t nbytes, const void* pc) {
+    if (nbytes != 0) enter(address, nbytes, Touch::store, pc);
+  }
+  static void atomic(const void* address, std::uint32_t nbytes, std::uint32_t what, const void* pc) {
+    enter(address, nbytes,
+          what == METALANE_CHECK_LOAD    ? Touch::atomic_load
+          : what == METALANE_CHECK_STORE ? Touch::atomic_store
+                                         : Touch::atomic_update,
+          pc);
+  }
+  static void barrier(std::uint32_t site, std::uint32_t flags) {
+    if (site < current_checker->flags_of_site_.size()) current_checker->flags_of_site_[site] = flags;
+  }
+  static void fence(std::uint32_t flags) {
+    const Unleavable unleavable(*current_checker);
+    current_checker->fence(flags);
+  }
+  static void absent_lane(std::uint32_t lane, std::int32_t from) {
+    const Unleavable unleavable(*current_checker);
+    current_checker->absent_lane(lane, from);
+  }
+  static void* copy(void* to, const void* from, std::uint64_t nbytes) {
+    return std::memmove(to, from, nbytes);
+  }
+  static void* fill(void* to, int value, std::uint64_t nbytes) { return std::memset(to, value, nbytes); }
+};
+
+const metalane_check_host& Checker::host() {
+  static constexpr metalane_check_host table = {
+      {&Hooks::fixed<1, Touch::load>, &Hooks::fixed<2, Touch::load>, &Hooks::fixed<4, Touch::load>,
+       &Hooks::fixed<8, Touch::load>, &Hooks::fixed<16, Touch::load>},
+      {&Hooks::fixed<1, Touch::store>, &Hooks::fixed<2, Touch::store>, &Hooks::fixed<4, Touch::store>,
+       &Hooks::fixed<8, Touch::store>, &Hooks::fixed<16, Touch::store>},
+      &Hooks::read_range,
+      &Hooks::write_range,
+      &Hooks::atomic,
+      &Hooks::barrier,
+      &Hooks::fence,
+      &Hooks::absent_lane,
+      &Hooks::copy,
+      &Hooks::fill};
+  return table;
+}
+
+}  // namespace metalane::cpu
