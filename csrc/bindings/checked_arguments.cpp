@@ -24,4 +24,20 @@ bool flag_from(nb::handle value, const char* op, const char* argument) {
   return value.is(nb::handle(Py_True));
 }
 
+std::string path_from(nb::handle value, const char* op, const char* argument) {
+  nb::object encoded;
+  try {
+    encoded = nb::module_::import_("os").attr("fsencode")(value);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_UnicodeError)) throw;
+    throw DTypeError(op, argument, "a path", repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  const auto bytes = nb::borrow<nb::bytes>(encoded);
+  std::string path(bytes.c_str(), bytes.size());
+  if (path.find('\0') != std::string::npos) {
+    throw ArgumentError(op, argument, "a path without a null character", repr_of(value));
+  }
+  return path;
+}
+
 }  // namespace metalane::python

@@ -8,6 +8,9 @@ namespace metalane::python {
 
 // A str as UTF-8. Throws DTypeError, and ArgumentError for lone surrogates.
 std::string text_from(nb::handle value, const char* op, const char* argument);
+// A path as the system takes it: it need not be UTF-8. Throws DTypeError, and ArgumentError for null
+// characters.
+std::string path_from(nb::handle value, const char* op, const char* argument);
 bool flag_from(nb::handle value, const char* op, const char* argument);
 
 // An object of a class of this module.

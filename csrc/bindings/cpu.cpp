@@ -1,7 +1,7 @@
 // Process-wide settings of the CPU device: its threads, and the disk cache of compiled kernels.
 #include <metalane/cpu.h>
 
-#include "bindings/bindings.h"
+#include "bindings/checked_arguments.h"
 
 namespace metalane::python {
 
@@ -11,23 +11,6 @@ namespace {
 
 void set_thread_count(nb::handle count) {
   cpu::set_thread_count(u64_from(count, "set_thread_count", "count"));
-}
-
-// Paths go through os.fsencode and os.fsdecode: they need not be UTF-8.
-std::string path_from(nb::handle value, const char* op, const char* argument) {
-  nb::object encoded;
-  try {
-    encoded = nb::module_::import_("os").attr("fsencode")(value);
-  } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_UnicodeError)) throw;
-    throw DTypeError(op, argument, "a path", repr_of(value) + " (" + type_name_of(value) + ")");
-  }
-  const auto bytes = nb::borrow<nb::bytes>(encoded);
-  std::string path(bytes.c_str(), bytes.size());
-  if (path.find('\0') != std::string::npos) {
-    throw ArgumentError(op, argument, "a path without a null character", repr_of(value));
-  }
-  return path;
 }
 
 void set_kernel_cache(nb::handle directory, nb::handle limit_bytes) {

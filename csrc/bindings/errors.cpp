@@ -49,6 +49,14 @@ nb::object exception_object(const std::exception_ptr& pointer) {
     return new_exception("OutOfMemoryError", error.what());
   } catch (const KernelNotFoundError& error) {
     return new_exception("KernelNotFoundError", error.what());
+  } catch (const TensorNotFoundError& error) {
+    return new_exception("TensorNotFoundError", error.what());
+  } catch (const GgufError& error) {
+    nb::object object = new_exception("GgufError", error.what());
+    object.attr("path") =
+        nb::module_::import_("os").attr("fsdecode")(nb::bytes(error.path().data(), error.path().size()));
+    object.attr("field") = text_object(error.field());
+    return object;
   } catch (const CompileError& error) {
     nb::object object = new_exception("CompileError", error.what());
     object.attr("kernel") = text_object(error.kernel());

@@ -19,6 +19,7 @@ NB_MODULE(_core, module) {
   bind_encoder(module);
   bind_device(module);
   bind_cpu(module);
+  bind_gguf(module);
   bind_null_record(module);
   bind_dflash2_selector(module);
 }

@@ -104,6 +104,7 @@ void Buffer::release() {
 void Buffer::synchronize(std::optional<double> seconds) const {
   const AddressRange touched = range();
   storage_->device()->timeline().synchronize_host_read(touched, seconds);
+  if (const core::HostSource* source = storage_->source()) source->check_readable(touched);
 }
 
 void* Buffer::data() const {

@@ -6,10 +6,11 @@
 namespace metalane::core {
 
 Storage::Storage(std::shared_ptr<DeviceState> device, const backend::Allocation& allocation, bool wrapped,
-                 bool readonly, std::shared_ptr<void> owner)
+                 bool readonly, std::shared_ptr<void> owner, std::shared_ptr<const HostSource> source)
     : device_(std::move(device)),
       allocation_(allocation),
       owner_(std::move(owner)),
+      source_(std::move(source)),
       wrapped_(wrapped),
       readonly_(readonly) {}
 

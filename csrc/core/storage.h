@@ -11,13 +11,22 @@ namespace metalane::core {
 
 class DeviceState;
 
+// Where wrapped memory comes from when it can go away under its owner: a file that shrinks while it is
+// mapped.
+class HostSource {
+ public:
+  virtual ~HostSource() = default;
+  // Throws where these addresses cannot be read any more.
+  virtual void check_readable(const AddressRange& range) const = 0;
+};
+
 // Owned by the handles, views, graphs and launches that name it. Its pages are freed with it, or by
 // release() as soon as no pin holds them. A pin is a promise to hold the pages: a launch recorded or in
 // flight, or a host view (NumPy, DLPack). Thread-safe.
 class Storage {
  public:
   Storage(std::shared_ptr<DeviceState> device, const backend::Allocation& allocation, bool wrapped,
-          bool readonly, std::shared_ptr<void> owner);
+          bool readonly, std::shared_ptr<void> owner, std::shared_ptr<const HostSource> source = nullptr);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -34,6 +43,8 @@ class Storage {
   std::uint64_t nbytes() const noexcept { return allocation_.nbytes; }
   void* native() const noexcept { return allocation_.native; }
   bool readonly() const noexcept { return readonly_; }
+  // Null for memory that stays; else asked before the host reads.
+  const HostSource* source() const noexcept { return source_.get(); }
   const std::shared_ptr<DeviceState>& device() const noexcept { return device_; }
 
   // The last encoder that pinned this storage, so that one pins it once.
@@ -48,6 +59,7 @@ class Storage {
   std::shared_ptr<DeviceState> device_;
   backend::Allocation allocation_;
   std::shared_ptr<void> owner_;
+  const std::shared_ptr<const HostSource> source_;
   bool wrapped_;
   bool readonly_;
 };

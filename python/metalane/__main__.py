@@ -1,4 +1,4 @@
-"""Command line: ``python -m metalane devices``, ``cache``, ``--cmake-dir``, ``--version``."""
+"""Command line: ``python -m metalane devices``, ``cache``, ``inspect``, ``--cmake-dir``, ``--version``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import metalane
-from metalane import cpu
+from metalane import cpu, inspect
 
 
 def cmake_dir() -> Path:
@@ -43,6 +43,20 @@ def show_cache(clear: bool, prune: int | None) -> None:
     print(f"size\t{info.nbytes / 1e6:.1f} MB of at most {info.limit_bytes / 1e6:.1f} MB")
 
 
+def show_gguf(path: str, json: bool) -> int:
+    """What a GGUF file holds; 1 where it cannot be read."""
+    try:
+        with metalane.GgufFile(path) as file:
+            text = inspect.as_json(file) if json else inspect.as_text(file)
+    except (metalane.GgufError, metalane.OutOfMemoryError) as error:
+        print(f"metalane: {inspect.printable(str(error))}", file=sys.stderr)
+        return 1
+    # Names may hold characters that the terminal's encoding does not.
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metalane", description=metalane.__doc__)
     parser.add_argument("--version", action="version", version=metalane.__version__)
@@ -60,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MB",
         help="delete the least recently used kernels first, until at most this many megabytes are left",
     )
+    shown = commands.add_parser("inspect", help="show the metadata and tensors of a GGUF file")
+    shown.add_argument("file", help="the file, or the first part of a split one")
+    shown.add_argument("--json", action="store_true", help="print JSON, values whole")
     return parser
 
 
@@ -72,6 +89,8 @@ def main(argv: list[str] | None = None) -> int:
         list_devices()
     elif options.command == "cache":
         show_cache(options.clear, options.prune)
+    elif options.command == "inspect":
+        return show_gguf(options.file, options.json)
     else:
         parser.print_usage(sys.stderr)
         return 2

@@ -16,8 +16,10 @@ __all__ = [
     "DTypeError",
     "DeviceError",
     "Error",
+    "GgufError",
     "KernelNotFoundError",
     "OutOfMemoryError",
+    "TensorNotFoundError",
     "TimeoutError",
 ]
 
@@ -49,6 +51,21 @@ class KernelNotFoundError(Error, KeyError):
     def __str__(self) -> str:
         # KeyError shows the repr of its key; this is a sentence.
         return Exception.__str__(self)
+
+
+class TensorNotFoundError(Error, KeyError):
+    """A tensor that a file does not have."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+class GgufError(Error):
+    """A GGUF file that cannot be read: no such file, malformed, or shrunk since it was opened."""
+
+    path: str = ""
+    field: str = ""
+    """The field of the format at fault: "version", 'tensors["output.weight"].offset', ..."""
 
 
 class CompileError(Error):

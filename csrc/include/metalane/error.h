@@ -49,6 +49,26 @@ class METALANE_API KernelNotFoundError : public Error {
   using Error::Error;
 };
 
+// A tensor that a file does not have. Python: also KeyError.
+class METALANE_API TensorNotFoundError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A GGUF file that cannot be read: no such file, malformed, or shrunk since it was opened.
+class METALANE_API GgufError : public Error {
+ public:
+  // Reads "<path>: <field>: <problem>".
+  GgufError(std::string path, std::string field, const std::string& problem)
+      : Error(path + ": " + field + ": " + problem), path_(std::move(path)), field_(std::move(field)) {}
+  const std::string& path() const noexcept { return path_; }
+  // The field of the format at fault: "version", "tensors[\"output.weight\"].offset", ...
+  const std::string& field() const noexcept { return field_; }
+
+ private:
+  std::string path_, field_;
+};
+
 // A source that does not compile; what() holds kernel, file, line and the compiler's text.
 class METALANE_API CompileError : public Error {
  public:

@@ -8,9 +8,12 @@
 #include <metalane/dtype.h>
 #include <metalane/encoder.h>
 #include <metalane/error.h>
+#include <metalane/ggml_type.h>
+#include <metalane/gguf.h>
 #include <metalane/graph.h>
 #include <metalane/kernel.h>
 #include <metalane/launch.h>
+#include <metalane/ops/dequantize.h>
 #include <metalane/ops/dflash2_selector.h>
 #include <metalane/ticket.h>
 #include <metalane/version.h>
