@@ -21,6 +21,8 @@ COUNTS = {
     "dispatch_arguments": Count(300, 20_000),
     "compile_random_kernels": Count(60, 5000),
     "compile_hostile_calls": Count(2000, 200_000),
+    "gguf_mutations": Count(5000, 100_000),
+    "dequantize_blocks": Count(20_000, 50_000),
     "flat_memory_compiles": Count(250, 20_000),
     "flat_memory_launches": Count(100_000, 1_000_000),
 }

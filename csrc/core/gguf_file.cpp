@@ -111,8 +111,10 @@ GgufState::GgufState(const std::string& path) {
     open(stem + part_suffix(number + 1, count), metadata_left);
     check_belongs(*parts.back(), number, count);
   }
+  entries = parts.front()->entries;
+  entry_order = parts.front()->entry_order;
   for (std::uint32_t number = 0; number < parts.size(); ++number) {
-    add_entries(*parts[number]);
+    if (number != 0) add_entries(*parts[number]);
     add_tensors(number);
   }
   for (const std::unique_ptr<GgufPart>& part : parts) {
@@ -176,7 +178,7 @@ std::string data_field(const GgufTensor& tensor) { return GgufField{"tensors", 0
 
 // The tensor's pages as a buffer; an empty one where the device cannot map them. Devices that map whole pages
 // get those around the tensor.
-Buffer map_tensor(const GgufTensor& tensor, const std::shared_ptr<GgufPartFile>& file,
+Buffer map_tensor(const GgufTensor& tensor, const GgufPart& part,
                   const std::shared_ptr<DeviceState>& device) {
   const DType dtype = tensor.buffer_dtype();
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
@@ -186,11 +188,11 @@ Buffer map_tensor(const GgufTensor& tensor, const std::shared_ptr<GgufPartFile>&
   const std::uint64_t end = (tensor.offset + tensor.byte_len + step - 1) / step * step;
   backend::Allocation allocation;
   try {
-    allocation = device->backend().wrap(file->pages().get() + begin, end - begin, true);
+    allocation = device->backend().wrap(part.pages.get() + begin, end - begin, true);
   } catch (const ArgumentError&) {
     return {};
   }
-  auto storage = std::make_shared<Storage>(device, allocation, true, true, file->pages(), file);
+  auto storage = std::make_shared<Storage>(device, allocation, true, true, part.pages, part.file);
   return Buffer(std::move(storage), tensor.offset - begin, tensor.byte_len, tensor.buffer_shape(), dtype,
                 true, tensor.offset != begin);
 }
@@ -246,13 +248,13 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
 Buffer GgufFile::load_tensor(std::string_view name, const Device& device) const {
   device.state()->check_process();
   const GgufTensor& tensor = this->tensor(name);
-  const std::shared_ptr<core::GgufPartFile>& file = state_->parts[tensor.part]->file;
-  if (Buffer mapped = core::map_tensor(tensor, file, device.state())) {
+  const core::GgufPart& part = *state_->parts[tensor.part];
+  if (Buffer mapped = core::map_tensor(tensor, part, device.state())) {
     mapped.synchronize();  // throws where the file has shrunk
     return mapped;
   }
   const Buffer copy = device.empty(tensor.buffer_shape(), tensor.buffer_dtype());
-  file->read(tensor.offset, {copy.storage()->address(), tensor.byte_len}, core::data_field(tensor));
+  part.file->read(tensor.offset, {copy.storage()->address(), tensor.byte_len}, core::data_field(tensor));
   return Buffer(copy.storage(), 0, copy.nbytes(), copy.shape(), copy.dtype(), true, false);
 }
 

@@ -89,7 +89,7 @@ GgufPart::GgufPart(const std::string& path, std::uint64_t metadata_left)
   read_tensors(tensor_count);
   place_tensors();
   header.finish();
-  file->map();
+  pages = file->map();
 }
 
 void GgufPart::read_entries(std::uint64_t count) {
@@ -114,11 +114,10 @@ void GgufPart::read_entries(std::uint64_t count) {
                       std::to_string(GgufLimits::alignment));
     }
   }
-  const std::vector<std::uint32_t> order = sorted_by_name(entries, key_of);
-  const auto twice = std::adjacent_find(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return entries[a].key == entries[b].key;
-  });
-  if (twice != order.end()) {
+  entry_order = sorted_by_name(entries, key_of);
+  const auto same_key = [this](std::uint32_t a, std::uint32_t b) { return entries[a].key == entries[b].key; };
+  const auto twice = std::adjacent_find(entry_order.begin(), entry_order.end(), same_key);
+  if (twice != entry_order.end()) {
     header.fail({"metadata", *twice, entries[*twice].key}, "key", "is there twice");
   }
 }

@@ -18,10 +18,12 @@ struct GgufPart {
   GgufPart(const std::string& path, std::uint64_t metadata_left);
 
   const std::shared_ptr<GgufPartFile> file;
-  GgufHeader header;  // what keys, values and names point into
+  std::shared_ptr<std::uint8_t> pages;  // of the whole file
+  GgufHeader header;                    // what keys, values and names point into
   std::uint32_t version = 0;
   std::vector<GgufEntry> entries;
-  std::vector<GgufTensor> tensors;  // as of part 0
+  std::vector<std::uint32_t> entry_order;  // by key
+  std::vector<GgufTensor> tensors;         // as of part 0
 
  private:
   void read_entries(std::uint64_t count);

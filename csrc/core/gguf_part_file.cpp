@@ -53,11 +53,12 @@ void GgufPartFile::read(std::uint64_t offset, std::span<std::uint8_t> out, const
   }
 }
 
-void GgufPartFile::map() {
+std::shared_ptr<std::uint8_t> GgufPartFile::map() {
   void* const address = mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
   if (address == MAP_FAILED) fail("file", "map it", errno);
-  pages_ = std::shared_ptr<std::uint8_t>(static_cast<std::uint8_t*>(address),
-                                         [size = size_](std::uint8_t* pages) { munmap(pages, size); });
+  mapped_at_ = reinterpret_cast<std::uint64_t>(address);
+  return std::shared_ptr<std::uint8_t>(static_cast<std::uint8_t*>(address),
+                                       [size = size_](std::uint8_t* pages) { munmap(pages, size); });
 }
 
 void GgufPartFile::check_size(std::uint64_t end, const std::string& field) const {
@@ -71,7 +72,7 @@ void GgufPartFile::check_size(std::uint64_t end, const std::string& field) const
 
 void GgufPartFile::check_readable(const AddressRange& range) const {
   if (range.empty()) return;
-  check_size(range.end - reinterpret_cast<std::uint64_t>(pages_.get()), "tensor data");
+  check_size(range.end - mapped_at_, "tensor data");
 }
 
 }  // namespace metalane::core

@@ -25,10 +25,10 @@ class GgufPartFile final : public HostSource {
   // Fills `out` with the bytes from `offset` on. Throws GgufError naming `field` where the file ends before
   // that.
   void read(std::uint64_t offset, std::span<std::uint8_t> out, const std::string& field) const;
-  // Maps the whole file, read-only. Once, before the object is shared; throws GgufError.
-  void map();
-  // The mapped pages, which stay while anyone holds this.
-  const std::shared_ptr<std::uint8_t>& pages() const noexcept { return pages_; }
+  // The whole file's pages, read-only, which stay while anyone holds them. Once, before the object is shared;
+  // throws GgufError.
+  std::shared_ptr<std::uint8_t> map();
+  // Whether the file still has the bytes of these mapped addresses. Holds no pages.
   void check_readable(const AddressRange& range) const override;
 
  private:
@@ -38,7 +38,7 @@ class GgufPartFile final : public HostSource {
   std::string path_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
-  std::shared_ptr<std::uint8_t> pages_;
+  std::uint64_t mapped_at_ = 0;
 };
 
 }  // namespace metalane::core

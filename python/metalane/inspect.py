@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .gguf import GgufFile
@@ -69,7 +70,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], right: set[int]) -> list[str]:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: set[int]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return [
         "  ".join(
