@@ -113,3 +113,76 @@ def test_types_that_apples_collectives_take(keyed):
     out = np.array([False, False, False, False, True, True, True])
     keyed.lanes_take(out, threads=1)
     assert out.tolist() == [True, True, True, True, False, False, False]
+
+
+# Both branches of `order` have tiles that alone fill the threadgroup memory; one of them is code.
+TILES = (
+    HEAD
+    + """
+constant bool wide [[function_constant(0)]];
+template <typename T, int n>
+void spread(device const T* x, device T* out, threadgroup T* tile, ushort t) {
+  for (int i = t; i < n; i += 32) tile[n - 1 - i] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int i = t; i < n; i += 32) out[i] = tile[i];
+}
+template <typename T, bool order, int n>
+kernel void reversed(device const T* x, device T* out, ushort t [[thread_index_in_threadgroup]]) {
+  if (order) {
+    threadgroup T values[n];
+    threadgroup uint indices[n];
+    indices[t] = t;
+    spread<T, n>(x, out, values, t);
+    if (t == 0) out[0] = indices[31];
+  } else {
+    threadgroup T values[n];
+    spread<T, n>(x, out, values, t);
+  }
+}
+template [[host_name("reversed_plain")]] kernel void reversed<int, false, 8192>(device const int*, device int*, ushort);
+template [[host_name("reversed_order")]] kernel void reversed<int, true, 4096>(device const int*, device int*, ushort);
+template [[host_name("reversed_both")]] kernel void reversed<int, true, 8192>(device const int*, device int*, ushort);
+kernel void chosen(device const int* x, device int* out, ushort t [[thread_index_in_threadgroup]]) {
+  if (wide) {
+    threadgroup int tile[8192];
+    spread<int, 8192>(x, out, tile, t);
+  } else {
+    threadgroup int tile[100], unused[8192];
+    spread<int, 100>(x, out, tile, t);
+  }
+}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def tiles(device):
+    return device.compile(TILES, name="tiles")
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "n", "nbytes"),
+    [
+        ("reversed_plain", {}, 8192, 32768),
+        ("reversed_order", {}, 4096, 32768),
+        ("chosen", {"wide": True}, 8192, 32768),
+        ("chosen", {"wide": False}, 100, 400),
+    ],
+    ids=["plain", "order", "wide", "narrow"],
+)
+def test_threadgroup_memory_of_code_that_runs(device, tiles, name, constants, n, nbytes):
+    x = np.arange(n, dtype=np.int32) + 7
+    out = np.full(n + 4, -5, np.int32)
+    tiles[name](x, out, threadgroups=1, threads_per_threadgroup=32, constants=constants)
+    want = x[::-1].copy()
+    if name == "reversed_order":
+        want[0] = 31
+    np.testing.assert_array_equal(out, [*want, -5, -5, -5, -5])
+    device.registry.register_source("tiles", TILES)
+    pipeline = device.registry.pipeline(f"tiles::{name}", constants)
+    assert pipeline.static_threadgroup_memory == nbytes
+
+
+def test_threadgroup_memory_past_the_limit(device, tiles):
+    with pytest.raises(metalane.CompileError, match=r"threadgroup variables take 65536 bytes"):
+        _ = tiles.reversed_both.pipeline

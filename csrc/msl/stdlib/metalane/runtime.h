@@ -59,31 +59,6 @@ class path_element {
   metalane_path element_;
 };
 
-// Bytes of the `threadgroup` variables of one kernel. `Kernel` is a tag type that names the kernel: several
-// kernels may share a translation unit.
-template <class Kernel>
-struct threadgroup_layout {
-  static inline uint32_t bytes = 0;
-};
-template <class Kernel>
-uint32_t& threadgroup_bytes() {
-  return threadgroup_layout<Kernel>::bytes;
-}
-
-// 16 is what simdgroup loads and casts to vectors of four rely on, whatever the declared element type.
-constexpr uint32_t threadgroup_alignment = 16;
-
-template <class Kernel>
-uint32_t reserve_threadgroup_bytes(uint64_t bytes, uint32_t alignment) {
-  constexpr uint64_t most = 1u << 30;  // far past any device's limit: sums stay there, and are refused
-  uint32_t& total = threadgroup_layout<Kernel>::bytes;
-  const uint32_t mask = (alignment < threadgroup_alignment ? threadgroup_alignment : alignment) - 1;
-  const uint32_t offset = (total + mask) & ~mask;
-  total = bytes < most - offset ? uint32_t(offset + bytes) : uint32_t(most);
-  return offset;
-}
-
-#if defined(METALANE_CHECK)
 template <class T>
 struct innermost {
   using type = T;
@@ -91,40 +66,112 @@ struct innermost {
 template <class T, unsigned long N>
 struct innermost<T[N]> : innermost<T> {};
 
+// The place of one `threadgroup` variable: given when the module is loaded.
+struct threadgroup_place {
+  uint64_t bytes;
+  uint64_t element_bytes;
+  uint32_t alignment;
+  uint32_t id;
+  uint32_t offset;
+  const void* kernel;  // its threadgroup_layout
+};
+
+#ifdef __ELF__
+// The constraint of an assembly operand that is the address of an object.
+#ifdef __aarch64__
+#define METALANE_ADDRESS "S"
+#else
+#define METALANE_ADDRESS "i"
+#endif
+
+// Code that uses a variable leaves the address of its place here. What the compiler finds dead, `if
+// (ARGSORT)` of a template's other instance among it, leaves nothing, and such variables take no memory, as
+// on Metal.
+extern "C" {
+extern threadgroup_place* const __start_metalane_places[] __attribute__((weak, visibility("hidden")));
+extern threadgroup_place* const __stop_metalane_places[] __attribute__((weak, visibility("hidden")));
+}
+#endif
+
+#if defined(METALANE_CHECK)
 constexpr uint32_t max_check_variables = 512;
 inline metalane_check_variable check_variables[max_check_variables];
 inline uint32_t check_variable_count = 0;
 
 // The checker's offset of a variable, which has a place apart; `packed` is what it would have otherwise.
-inline uint32_t place_variable(uint32_t packed, uint32_t id, uint64_t bytes, uint64_t element_bytes) {
-  if (bytes > METALANE_CHECK_PITCH / 2 || check_variable_count == max_check_variables) return packed;
-  check_variables[check_variable_count] = {id, uint32_t(bytes), uint32_t(element_bytes)};
+inline uint32_t variable_offset(const threadgroup_place& place, uint32_t packed) {
+  if (place.bytes > METALANE_CHECK_PITCH / 2 || check_variable_count == max_check_variables) return packed;
+  check_variables[check_variable_count] = {place.id, uint32_t(place.bytes), uint32_t(place.element_bytes)};
   return METALANE_CHECK_PITCH * check_variable_count++ + METALANE_CHECK_MARGIN;
 }
-template <class Kernel, class T, int Id>
-uint32_t threadgroup_offset() {
-  const uint32_t packed = reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
-  return place_variable(packed, Id, sizeof(T), sizeof(typename innermost<T>::type));
-}
 #else
-template <class Kernel, class T, int Id>
-uint32_t threadgroup_offset() {
-  return reserve_threadgroup_bytes<Kernel>(sizeof(T), uint32_t(alignof(T)));
-}
+inline uint32_t variable_offset(const threadgroup_place&, uint32_t packed) { return packed; }
 #endif
 
-// The place of one variable, given when the module is loaded: only variables of code that is instantiated
-// count.
+// Gives `place` room behind `total` bytes; sums past any device's limit stay there, and are refused.
+inline uint32_t place_threadgroup_variable(threadgroup_place& place, uint32_t total) {
+  constexpr uint64_t most = 1u << 30;
+  // 16 is what simdgroup loads and casts to vectors of four rely on, whatever the declared element type.
+  const uint32_t mask = (place.alignment < 16 ? 16 : place.alignment) - 1;
+  const uint32_t packed = (total + mask) & ~mask;
+  place.offset = variable_offset(place, packed);
+  return place.bytes < most - packed ? uint32_t(packed + place.bytes) : uint32_t(most);
+}
+
+// Bytes of the variables of one kernel. `Kernel` is a tag type that names the kernel: several kernels may
+// share a translation unit.
+template <class Kernel>
+struct threadgroup_layout {
+  static constexpr uint32_t unplaced = ~0u;
+#ifdef __ELF__
+  static uint32_t lay_out() {
+    uint32_t total = 0;
+    for (auto at = __start_metalane_places; at != __stop_metalane_places; ++at) {
+      threadgroup_place& place = **at;
+      if (place.kernel != &bytes || place.offset != unplaced) continue;
+      total = place_threadgroup_variable(place, total);
+    }
+    return total;
+  }
+  static inline uint32_t bytes = lay_out();
+#else
+  static inline uint32_t bytes = 0;
+#endif
+};
+template <class Kernel>
+uint32_t& threadgroup_bytes() {
+  return threadgroup_layout<Kernel>::bytes;
+}
+
 template <class Kernel, class T, int Id>
 struct threadgroup_slot {
-  static inline const uint32_t offset = threadgroup_offset<Kernel, T, Id>();
+  using layout = threadgroup_layout<Kernel>;
+  static inline threadgroup_place place = {
+      sizeof(T),     sizeof(typename innermost<T>::type), uint32_t(alignof(T)), Id, layout::unplaced,
+      &layout::bytes};
+#ifndef __ELF__
+  // Without sections to gather places from, every variable of code that is instantiated counts.
+  static inline const bool is_placed =
+      (layout::bytes = place_threadgroup_variable(place, layout::bytes), true);
+#endif
 };
 
 // `threadgroup T name;` number Id of the kernel: one object shared by all threads of the group.
 template <class Kernel, class T, int Id>
 T& threadgroup_variable() {
-  return *reinterpret_cast<T*>(current_group()->threadgroup_memory + threadgroup_slot<Kernel, T, Id>::offset);
+  using slot = threadgroup_slot<Kernel, T, Id>;
+  uint8_t* at = current_group()->threadgroup_memory + slot::place.offset;
+#ifdef __ELF__
+  // Not volatile: a variable that is declared and never touched is dead, too.
+  __asm__ inline(".pushsection metalane_places,\"aw\"\n\t.balign 8\n\t.quad %c1\n\t.popsection"
+                 : "+r"(at)
+                 : METALANE_ADDRESS(&slot::place));
+#else
+  static_cast<void>(slot::is_placed);
+#endif
+  return *reinterpret_cast<T*>(at);
 }
+#undef METALANE_ADDRESS
 
 }  // namespace detail
 METALANE_STDLIB_END
