@@ -133,7 +133,7 @@ void bind_check(nb::class_<Device>& device) {
           "check", [](const Device& self) { return check_words(self.check()); },
           nb::sig("def check(self) -> tuple[str, ...]"), "What the checker watches; empty: nothing.")
       .def("check_report", &report_object, nb::sig("def check_report(self) -> CheckReport"),
-           "What a device with the checker has found and counted so far; waits for the submission that runs.")
+           "What a device with the checker has found and counted so far; waits for what was committed.")
       .def(
           "clear_check_report",
           [](const Device& self) {

@@ -127,12 +127,12 @@ CommandEncoder Device::command_encoder(EncoderOptions options) const {
 void Device::synchronize() const { state_->timeline().wait_idle(); }
 
 CheckReport Device::check_report() const {
-  state_->check_process();
+  state_->timeline().wait_idle();
   return state_->backend().check_report();
 }
 
 void Device::clear_check_report() const {
-  state_->check_process();
+  state_->timeline().wait_idle();
   state_->backend().clear_check_report();
 }
 

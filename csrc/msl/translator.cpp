@@ -433,7 +433,7 @@ Index Translator::emit_rendezvous(Index i) {
 // The lanes of a simdgroup meet before the statement at `i`.
 void Translator::emit_meeting(Index i) {
   raw(" ::metal::simdgroup_barrier(::metal::detail::site{" + std::to_string(paths_->meeting(i)) +
-      "u}, ::metal::mem_flags::mem_threadgroup);");
+      "u}, ::metal::mem_flags::mem_none);");
 }
 
 // A function that address spaces choose among others of its name: a parameter or an argument says which.

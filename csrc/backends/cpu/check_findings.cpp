@@ -115,10 +115,29 @@ bool same_place(const CheckAccess& a, const CheckAccess& b) {
   return a.kernel == b.kernel && a.file == b.file && a.line == b.line && a.access == b.access;
 }
 
+bool same_object(const CheckFinding& a, const CheckFinding& b) {
+  return a.argument == b.argument && a.memory == b.memory && a.access.kernel == b.access.kernel;
+}
+
+// The same two accesses, whichever came first.
+bool same_pair(const CheckFinding& a, const CheckFinding& b) {
+  if (a.other.has_value() != b.other.has_value()) return false;
+  if (!a.other) return same_place(a.access, b.access);
+  return (same_place(a.access, b.access) && same_place(*a.other, *b.other)) ||
+         (same_place(a.access, *b.other) && same_place(*a.other, b.access));
+}
+
 bool same_fault(const CheckFinding& a, const CheckFinding& b) {
-  return a.kind == b.kind && a.argument == b.argument && a.memory == b.memory &&
-         same_place(a.access, b.access) && a.other.has_value() == b.other.has_value() &&
-         (!a.other || same_place(*a.other, *b.other));
+  return a.kind == b.kind && same_object(a, b) && same_pair(a, b);
+}
+
+// Accesses that race are no warning where other threads do the same, and what one side of a race found unwritten
+// is the race's doing.
+bool is_said_by(const CheckFinding& finding, const CheckFinding& race) {
+  if (race.kind != CheckKind::race || !same_object(finding, race)) return false;
+  if (finding.severity == CheckSeverity::warning) return same_pair(finding, race);
+  const bool reads = same_place(finding.access, race.access) || same_place(finding.access, *race.other);
+  return finding.kind == CheckKind::uninitialised && finding.memory == "threadgroup" && reads;
 }
 
 }  // namespace
@@ -183,6 +202,11 @@ std::vector<CheckFinding> CheckFindings::resolve(bool lately) {
     finding.message = sentence(finding, recorded.detail);
     findings.push_back(std::move(finding));
   }
+  const std::vector<CheckFinding> every = findings;
+  std::erase_if(findings, [&every](const CheckFinding& finding) {
+    return std::any_of(every.begin(), every.end(),
+                       [&finding](const CheckFinding& race) { return is_said_by(finding, race); });
+  });
   return findings;
 }
 

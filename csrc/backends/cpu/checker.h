@@ -139,6 +139,7 @@ class Checker final : public GroupObserver {
   bool is_ordered(Mark other, Memory memory, std::uint32_t thread) const noexcept;
   bool clashes(Mark other, Mark self, Memory memory) const noexcept;
   std::uint32_t distance(Mark a, Mark b) const noexcept;
+  void ask_written(const Cell& cell, const Conflict& access);
   void read_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void ask_initialized(const CheckRegion& region, const Conflict& access);

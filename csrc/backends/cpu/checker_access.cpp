@@ -97,14 +97,18 @@ inline bool Checker::clashes(Mark other, Mark self, Memory memory) const noexcep
   return !is_ordered(other, memory, self.thread()) && !(other.atomic() && self.atomic());
 }
 
+inline void Checker::ask_written(const Cell& cell, const Conflict& access) {
+  if (cell.writer.segment() >= group_first_ || !options_.uninitialised) [[likely]]
+    return;
+  const Unleavable unleavable(*this);
+  record(CheckKind::uninitialised, access, false, "no thread of the threadgroup has written there");
+}
+
 inline void Checker::read_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at) {
   const Mark self = access.self;
   const Mark writer = cell.writer;
   if (memory == threadgroup_memory) {
-    if (writer.segment() < group_first_ && options_.uninitialised) [[unlikely]] {
-      const Unleavable unleavable(*this);
-      record(CheckKind::uninitialised, access, false, "no thread of the threadgroup has written there");
-    }
+    ask_written(cell, access);
     // Somebody of another simdgroup has read, too: nothing that comes adds to that.
     if (cell.far_reader.segment() >= barrier_first_[memory] && cell.far_reader.turn() >= 2 &&
         writer.segment() < barrier_first_[memory]) {
@@ -126,6 +130,7 @@ inline void Checker::read_cell(Cell& cell, Memory memory, Conflict& access, std:
 }
 
 inline void Checker::write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at) {
+  if (memory == threadgroup_memory && access.self_touch == Touch::atomic_update) ask_written(cell, access);
   if (track_races_) {
     if (clashes(cell.writer, access.self, memory)) [[unlikely]]
       conflict(access, cell.writer, true, at);
@@ -134,8 +139,13 @@ inline void Checker::write_cell(Cell& cell, Memory memory, Conflict& access, std
     else if (clashes(cell.far_reader, access.self, memory)) [[unlikely]]
       conflict(access, cell.far_reader, false, at);
   }
+  // Among atomics, none stands for the plain accesses before it: later ones clash with those alone.
+  if (access.self.atomic()) {
+    if (clashes(cell.writer, access.self, memory)) return;
+  } else {
+    cell.reader = cell.far_reader = Mark();
+  }
   cell.writer = access.self;
-  cell.reader = cell.far_reader = Mark();
 }
 
 inline void Checker::track(const CheckRegion& region, Conflict access) {

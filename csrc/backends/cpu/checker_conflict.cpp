@@ -21,7 +21,7 @@ void Checker::conflict(Conflict& access, Mark other, bool other_writes, std::uin
   const bool is_far = other.segment() < group_first_;
   if (is_far && launches_.group_has_fenced() && launches_.fenced_after(other.segment())) return;
   const bool may_be_equal = other_writes && access.self_touch == Touch::store && !other.atomic() &&
-                            access.nbytes <= sizeof pending_store_.before && !has_pending_store_;
+                            access.nbytes <= sizeof pending_store_.before;
   if (!may_be_equal) {
     decide(found, false);
     return;

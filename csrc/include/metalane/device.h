@@ -66,7 +66,7 @@ class METALANE_API Device {
   void synchronize() const;
 
   // What a device with the checker has found and counted since it was opened or cleared; empty for others.
-  // Waits for the submission that runs.
+  // Both wait for what was committed so far.
   CheckReport check_report() const;
   void clear_check_report() const;
 
