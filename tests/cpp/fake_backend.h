@@ -2,6 +2,7 @@
 #pragma once
 
 #include <metalane/device.h>
+#include <metalane/error.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -48,7 +49,8 @@ class Submission final : public backend::Submission {
 // Kernels by name: "rw" takes const device float* at 0 and device float* at 1; "in_place" device float* at 0.
 class Device final : public backend::Device {
  public:
-  Device() {
+  explicit Device(std::uint64_t wrap_alignment = 1) {
+    capabilities_.wrap_alignment = wrap_alignment;
     capabilities_.kind = "fake";
     capabilities_.name = "fake";
     capabilities_.max_buffer_bytes = 1ull << 32;
@@ -59,6 +61,10 @@ class Device final : public backend::Device {
     return {std::calloc(nbytes + 16, 1), nbytes, nullptr};
   }
   backend::Allocation wrap(void* address, std::uint64_t nbytes, bool) override {
+    const std::uint64_t step = capabilities_.wrap_alignment;
+    if (refuse_wrap || reinterpret_cast<std::uint64_t>(address) % step != 0 || nbytes % step != 0) {
+      throw ArgumentError("fake", "memory", "mappable", "memory that is not");
+    }
     ++live_allocations;
     return {address, nbytes, nullptr};
   }
@@ -100,6 +106,7 @@ class Device final : public backend::Device {
   std::mutex mutex;
   std::deque<Committed> pending;
   std::atomic<int> live_allocations{0};
+  bool refuse_wrap = false;
 
  private:
   static KernelSignature signature(const std::string& name) {

@@ -2,8 +2,11 @@
 // an error.
 #include <dlfcn.h>
 #include <metalane/metalane.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -64,6 +67,44 @@ void selector(const metalane::Device& device) {
   expect(*static_cast<const std::uint32_t*>(buffers.tokens.data()) == 42, "selector takes the largest logit");
 }
 
+// Writes a GGUF file of one tensor and adds that to a buffer with the kernel of before, on the file's own
+// pages.
+void weights(const metalane::Device& device) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("metalane_consumer_" + std::to_string(getpid()) + ".gguf"))
+          .string();
+  std::ofstream stream(path, std::ios::binary);
+  const auto put = [&stream](const auto& value) {
+    stream.write(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  constexpr std::uint64_t tensors = 1, keys = 0, name_bytes = 1, n = 4, offset = 0;
+  constexpr std::uint32_t magic = 0x46554747, version = 3, dimensions = 1;
+  put(magic), put(version), put(tensors), put(keys);
+  put(name_bytes), put('w'), put(dimensions), put(n), put(metalane::GgmlType::F32), put(offset);
+  constexpr std::uint64_t data_begin = 64;
+  while (static_cast<std::uint64_t>(stream.tellp()) < data_begin) put('\0');
+  for (float value : {1.0f, 2.0f, 3.0f, 4.0f}) put(value);
+  stream.close();
+
+  const metalane::GgufFile file(path);
+  expect(file.tensors().size() == 1 && file.tensor("w").offset == data_begin, "a GGUF file is read");
+  const metalane::Buffer w = file.load_tensor("w", device);
+  const metalane::Buffer sums = device.zeros({n}, metalane::DType::float32);
+  metalane::CommandEncoder encoder = device.command_encoder();
+  const float scale = 10.0f;
+  encoder.dispatch(device.registry().pipeline("axpy"), {{0, sums}, {1, w}, {2, scale}},
+                   metalane::Grid::threads({n}, {32}));
+  encoder.commit_and_wait();
+  expect(static_cast<const float*>(sums.data())[3] == 40.0f, "a kernel reads weights where the file lies");
+  try {
+    metalane::GgufFile("consumer_nothing.gguf");
+    expect(false, "a file that is not there is refused");
+  } catch (const metalane::GgufError& error) {
+    expect(error.field() == "file", "a file that is not there is refused");
+  }
+  std::remove(path.c_str());
+}
+
 void capture(const metalane::Device& device) {
   metalane::Buffer values = device.zeros({256}, metalane::DType::uint32);
   const std::uint8_t one[4] = {1, 0, 0, 0};
@@ -107,6 +148,7 @@ int main() {
   std::printf("metalane %s\n", METALANE_VERSION);
   const metalane::Device device("cpu");
   custom_kernel(device);
+  weights(device);
   selector(device);
   capture(device);
   errors(device);
