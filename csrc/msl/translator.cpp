@@ -30,7 +30,9 @@ Translator::Translator(const Translation& translation)
     : translation_(translation),
       unit_(translation.unit),
       overloads_(unit_, translation.reached),
-      lockstep_(unit_) {
+      lockstep_(unit_),
+      names_bfloat_(std::any_of(unit_.tokens().begin(), unit_.tokens().end(),
+                                [](const Token& token) { return token.is("bfloat"); })) {
   for (const Item& item : unit_.items()) {
     const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
     if (member && item.kind == ItemKind::variable) {
@@ -74,10 +76,10 @@ void Translator::emit_program() { emit_items(unit_.top()); }
 
 std::string Translator::inline_text(Range range) {
   std::string outer = std::exchange(out_, {});
-  inline_ = true;
+  const bool was_inline = std::exchange(inline_, true);
   last_ = Token();
   emit_range(range);
-  inline_ = false;
+  inline_ = was_inline;
   return std::exchange(out_, std::move(outer));
 }
 
@@ -123,6 +125,7 @@ void Translator::emit_function(Index index, bool member) {
   is_static |= (item.is_template && item.template_params.empty()) || is(item.name_at - 1, "::");
   const Index body = item.body.end != 0 ? item.body.begin : item.tokens.end;
   const Index outer = std::exchange(function_, index);
+  const bool outer_joins = std::exchange(may_join_bfloats_, may_have_bfloats(unit_.items()[index]));
   head_ = {item.tokens.begin, body};
   Index begin = item.tokens.begin;
   if (item.is_template && (!is_static || overloads_.carries_spaces(index))) {
@@ -142,6 +145,7 @@ void Translator::emit_function(Index index, bool member) {
   emit_range({body, item.tokens.end});
   in_body_ = false;
   function_ = outer;
+  may_join_bfloats_ = outer_joins;
 }
 
 void Translator::emit_record(const Item& item) {
@@ -266,6 +270,7 @@ Index Translator::emit_token(Index i) {
       if (token.is(".") || token.is("->")) return emit_member_access(i);
       if (token.is("/") || token.is("%") || token.is("/=") || token.is("%=")) return emit_division(i);
       if (in_body_ && token.is("=") && is(i + 1, "{") && is(i + 2, "[")) return emit_array_designators(i);
+      if (in_body_ && token.is("?") && may_join_bfloats_) return emit_conditional(i);
       break;
     default:
       break;
@@ -355,6 +360,71 @@ Index Translator::emit_bit_field_division(Index i) {
   emit_range({i + 1, end});
   raw(")");
   return end;
+}
+
+// Behind the operand of "a ? b : c" that begins at `i`: the colon of b, the end of c; no_index where it has
+// none.
+Index Translator::operand_end(Index i, bool second) const {
+  for (int open = 0; i < unit_.tokens().size(); ++i) {
+    const Token& token = unit_.at(i);
+    const bool list = token.is("<") && unit_.at(i - 1).is_identifier() && unit_.match(i) != no_index;
+    if (token.is("(") || token.is("[") || token.is("{") || list) {
+      i = unit_.match(i);
+    } else if (token.is("?")) {
+      ++open;
+    } else if (token.is(":") && open-- == 0) {
+      return i;
+    } else if (token.is(";") || token.is(",") || token.is(")") || token.is("]") || token.is("}") ||
+               ((token.is(">") || token.is(">>")) && unit_.match(i) != no_index)) {
+      return second && open == 0 ? i : no_index;
+    }
+  }
+  return no_index;
+}
+
+// To C++ a class is no number, and a bfloat and a number beside it in "a ? b : c" convert to each other. Each
+// operand learns the other's type and becomes what arithmetic would make of both: (b, beside<decltype(c)>{}).
+// Chains stay as they are past some length, since a type repeats its text.
+Index Translator::emit_conditional(Index i) {
+  constexpr int max_nested = 4;
+  put(unit_.at(i), "?");
+  const Index colon = operand_end(i + 1, false);
+  const Index end = colon == no_index ? no_index : operand_end(colon + 1, true);
+  if (end == no_index) return i + 1;
+  const Range first = {i + 1, colon}, second = {colon + 1, end};
+  const auto is_number = [&](Range range) {
+    const Index at = is(range.begin, "-") ? range.begin + 1 : range.begin;
+    return at + 1 == range.end && unit_.at(at).kind == TokenKind::number;
+  };
+  int nested = 0;
+  bool bits = false;
+  for (Index k = first.begin; k < second.end; ++k) {
+    nested += is(k, "?");
+    bits |= bit_fields_.count(unit_.at(k).text) != 0;  // no reference binds to them
+  }
+  if (nested > max_nested || bits || (is_number(first) && is_number(second))) return i + 1;
+  const auto emit = [&](Range operand, Range other) {
+    raw(" (");
+    emit_range(operand);
+    raw(", ::metal::detail::beside<decltype(" + inline_text(other) + ")>{})");
+  };
+  emit(first, second);
+  put(unit_.at(colon), ":");
+  emit(second, first);
+  return end;
+}
+
+// Whether values in a function may be bfloats: its tokens say so, or it depends on template arguments.
+bool Translator::may_have_bfloats(const Item& item) const {
+  if (!names_bfloat_) return false;
+  for (const Item* scope = &item;; scope = &unit_.items()[scope->parent]) {
+    if (scope->is_template) return true;
+    if (scope->parent == no_index) break;
+  }
+  for (Index i = item.tokens.begin; i < item.tokens.end; ++i) {
+    if (unit_.at(i).text.find("bf") != std::string_view::npos) return true;  // bfloat, bf16_t, ...
+  }
+  return false;
 }
 
 // Swizzles of several components are calls; single components are plain members.

@@ -60,6 +60,9 @@ class Translator {
   Index emit_constant_qualifier(Index i);
   Index emit_division(Index i);
   Index emit_bit_field_division(Index i);
+  Index emit_conditional(Index i);
+  Index operand_end(Index i, bool second) const;
+  bool may_have_bfloats(const Item& item) const;
   Index emit_local_record(const Item& item);
   std::string local_record_name(const Item& item) const;
   // The record that is defined in a declaration from `i` to `end`; null where there is none.
@@ -87,6 +90,7 @@ class Translator {
   const Unit& unit_;
   const Overloads overloads_;
   const Lockstep lockstep_;
+  const bool names_bfloat_;
   std::string out_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
   std::unordered_set<std::string_view> own_functions_;   // functions named like a rendezvous
@@ -101,6 +105,7 @@ class Translator {
   std::uint32_t line_ = 0;  // of the text at the cursor, as #line gives it
   std::int32_t file_ = -1;
   std::vector<std::string_view> threadgroup_variables_;
+  bool may_join_bfloats_ = false;  // the function that is being emitted
   bool in_body_ = false;
   bool in_record_ = false;
   bool threadgroup_type_ = false;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -186,3 +187,70 @@ def test_threadgroup_memory_of_code_that_runs(device, tiles, name, constants, n,
 def test_threadgroup_memory_past_the_limit(device, tiles):
     with pytest.raises(metalane.CompileError, match=r"threadgroup variables take 65536 bytes"):
         _ = tiles.reversed_both.pipeline
+
+
+# Conditionals whose operands are a bfloat and another number, also nested, as targets and without a value.
+CONDITIONALS = (
+    HEAD
+    + """
+struct Bits { uint low : 4; uint high : 12; };
+void add(device float* to, float v) { *to += v; }
+void drop(device float*) {}
+template <typename T>
+kernel void conditionals(device const T* x, constant float& slope, device float* out, device T* same,
+                         uint i [[thread_position_in_grid]]) {
+  T v = x[i];
+  device float* o = out + 10 * i;
+  o[0] = float(v < 0 ? 0 : v);
+  o[1] = v > 0 ? v : slope * (exp(v) - 1);
+  o[2] = v > 1 ? v : v < -1 ? -1 : 0.0f;
+  o[3] = is_same_v<decltype(v < 0 ? 0 : v), T>;
+  o[4] = is_same_v<decltype(v < 0 ? v : 1.5f), float>;
+  o[5] = is_same_v<decltype(v < 0 ? v : v), thread T&>;
+  o[6] = 0;
+  v > 0 ? add(o + 6, 2) : drop(o + 6);
+  T a = 1, b = 2;
+  (v > 0 ? a : b) = v;
+  o[7] = a + 10 * b;
+  Bits bits = {5, 77};
+  o[8] = (v > 0 ? bits.low : bits.high) + select(1, 2, v > 0 ? true : false);
+  device const T* p = i > 0 ? x + i - 1 : nullptr;
+  o[9] = p ? float(*p) : -9;
+  same[i] = v > 0 ? as_type<T>(ushort(i)) : T(1) / (v < 0 ? 3 : v);
+}
+template [[host_name("conditionals_bfloat")]] kernel void conditionals<bfloat>(
+    device const bfloat*, constant float&, device float*, device bfloat*, uint);
+template [[host_name("conditionals_half")]] kernel void conditionals<half>(
+    device const half*, constant float&, device float*, device half*, uint);
+"""
+)
+
+
+@pytest.mark.parametrize("name", ["bfloat", "half"])
+def test_conditionals_of_bfloats_and_numbers(device, name):
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat" else np.dtype(np.float16)
+    x = np.array([-3.5, -0.75, 0.5, 2.25, -1.0], dtype)
+    out, same = np.full((5, 10), -77, np.float32), np.full(5, -77, dtype)
+    device.compile(CONDITIONALS)[f"conditionals_{name}"](x, 0.5, out, same, threads=5)
+    v = x.astype(np.float64)
+    positive = v > 0
+    grown = np.exp(v).astype(dtype) - np.ones(5, dtype)  # each operation rounds
+    want = np.stack(
+        [
+            np.maximum(v, 0),
+            np.where(positive, v, 0.5 * grown.astype(np.float64)),
+            np.where(v > 1, v, np.where(v < -1, -1, 0)),
+            np.ones(5),
+            np.ones(5),
+            np.ones(5),
+            np.where(positive, 2, 0),
+            np.where(positive, v + 20, 1 + 10 * v),
+            np.where(positive, 5 + 2, 77 + 1),
+            [-9, *v[:-1]],
+        ],
+        axis=1,
+    )
+    np.testing.assert_allclose(out, want, rtol=2e-3 if name == "half" else 1e-2, atol=0)
+    third = (np.ones(5) / 3).astype(dtype)
+    bits = np.where(positive, np.arange(5, dtype=np.uint16), third.view(np.uint16))
+    np.testing.assert_array_equal(same.view(np.uint16), bits)

@@ -143,6 +143,25 @@ METALANE_BFLOAT_COMPARE(>=)
 
 namespace detail {
 
+// "condition ? (b, beside<type of c>{}) : (c, beside<type of b>{})": operands as they are, but a bfloat and a
+// number of another type as what arithmetic makes of them. An operand of type void leaves the mark itself.
+template <class Other>
+struct beside {};
+template <class T, class Other>
+constexpr decltype(auto) operator,(T&& value, beside<Other>) {
+  using A = remove_cvref_t<T>;
+  using B = remove_cvref_t<Other>;
+  if constexpr (is_same_v<A, bfloat> && joins_bfloat<B>) {
+    return bfloat_result_t<B>(value);
+  } else if constexpr (is_same_v<B, bfloat> && joins_bfloat<A>) {
+    return bfloat_result_t<A>(value);
+  } else if constexpr (is_lvalue_reference_v<T>) {
+    return static_cast<T>(value);
+  } else {
+    return A(static_cast<T&&>(value));
+  }
+}
+
 // Integer arithmetic that wraps: C++ promotes short operands to int, whose overflow is undefined.
 template <class T>
 struct wrapping : identity<T> {};
