@@ -6,7 +6,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from checker.planted_faults import FAULTS, FOLDER, LAUNCH_FAULTS, Fault, LaunchFault, device_arguments, fault_lines
+from checker.planted_faults import (
+    FAULTS,
+    FOLDER,
+    LAUNCH_FAULTS,
+    Fault,
+    LaunchFault,
+    device_arguments,
+    fault_lines,
+)
 
 import metalane
 from metalane.check import CheckFinding

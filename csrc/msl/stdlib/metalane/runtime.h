@@ -124,13 +124,19 @@ template <class Kernel>
 struct threadgroup_layout {
   static constexpr uint32_t unplaced = ~0u;
 #ifdef __ELF__
+  // In the order of their declarations, whatever order the compiler left the code in.
+  static threadgroup_place* next_unplaced() {
+    threadgroup_place* next = nullptr;
+    for (auto at = __start_metalane_places; at != __stop_metalane_places; ++at) {
+      threadgroup_place* place = *at;
+      if (place->kernel == &bytes && place->offset == unplaced && (next == nullptr || place->id < next->id))
+        next = place;
+    }
+    return next;
+  }
   static uint32_t lay_out() {
     uint32_t total = 0;
-    for (auto at = __start_metalane_places; at != __stop_metalane_places; ++at) {
-      threadgroup_place& place = **at;
-      if (place.kernel != &bytes || place.offset != unplaced) continue;
-      total = place_threadgroup_variable(place, total);
-    }
+    while (threadgroup_place* place = next_unplaced()) total = place_threadgroup_variable(*place, total);
     return total;
   }
   static inline uint32_t bytes = lay_out();
