@@ -148,6 +148,15 @@ bool guard_advice_works() {
   return works;
 }
 
+// At least 16 KiB, and such that stacks lie an odd number of pages apart. With an even number the pages of 32
+// stacks fall into a few of the 16 sets of an x86 processor's first translation cache, which then misses at
+// every switch: 5.3 ns instead of 3.3.
+std::size_t guard_size() {
+  const std::size_t page = page_bytes();
+  const std::size_t guard = page > 16384 ? page : 16384;
+  return (guard + FiberPool::stack_bytes) / page % 2 == 0 ? guard + page : guard;
+}
+
 // Tops that are all aligned alike fall into the same few cache sets: a barrier over 256 threads takes twice
 // as long. Steps of three cache lines reach every set of a page.
 std::size_t stagger(std::size_t index) { return (index * 192) % 4096; }
@@ -237,7 +246,7 @@ FiberPool::~FiberPool() {
 
 bool FiberPool::grow() {
   if (mapping_count_ == max_mappings) return false;
-  if (guard_bytes_ == 0) guard_bytes_ = page_bytes() > 16384 ? page_bytes() : 16384;
+  if (guard_bytes_ == 0) guard_bytes_ = guard_size();
   const std::size_t slot = guard_bytes_ + stack_bytes;
   const std::size_t nbytes = slot * batch;
   auto* fibers = new (std::nothrow) Fiber[batch];

@@ -60,8 +60,7 @@ METALANE_NO_TSAN const metalane_runtime& module_runtime() {
 }
 
 ThreadgroupRunner::ThreadgroupRunner(const AtomicFlag& stop)
-    : stop_(stop), fibers_(&ThreadgroupRunner::fiber_main, this) {
-  group_.runner = this;
+    : metalane_group{}, stop_(stop), fibers_(&ThreadgroupRunner::fiber_main, this) {
   std::fill(std::begin(fiber_of_), std::end(fiber_of_), &main_);
 }
 
@@ -78,28 +77,26 @@ bool ThreadgroupRunner::prepare() {
   if (mapping == MAP_FAILED) return false;
   memory_mapping_ = static_cast<std::uint8_t*>(mapping);
   if (mprotect(memory_mapping_ + page, usable, PROT_READ | PROT_WRITE) != 0) return false;
-  group_.threadgroup_memory = own_threadgroup_memory_ = memory_mapping_ + page;
+  threadgroup_memory = own_threadgroup_memory_ = memory_mapping_ + page;
   return fibers_.grow();
 }
 
-ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module,
-                                                  const metalane_launch& launch,
-                                                  const std::uint32_t position[3],
-                                                  const std::uint32_t threads[3]) {
+ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module, const metalane_launch& of,
+                                                  const std::uint32_t at[3], const std::uint32_t shape[3]) {
   module_ = &module;
   if (keeps_paths_ && module.keeps_paths == 0)
     std::fill(std::begin(path_of_lane_), std::end(path_of_lane_), nullptr);
   keeps_paths_ = module.keeps_paths != 0;
-  group_.launch = &launch;
+  launch = &of;
   for (int axis = 0; axis < 3; ++axis) {
-    group_.position[axis] = position[axis];
-    group_.threads[axis] = threads[axis];
+    position[axis] = at[axis];
+    threads[axis] = shape[axis];
   }
-  group_.thread_count = threads[0] * threads[1] * threads[2];
-  group_.current_thread = 0;
-  group_.next_thread = 0;
-  group_.finished_threads = 0;
-  simdgroup_count_ = (group_.thread_count + simd_width - 1) / simd_width;
+  thread_count = shape[0] * shape[1] * shape[2];
+  current_thread = 0;
+  next_thread = 0;
+  finished_threads = 0;
+  simdgroup_count_ = (thread_count + simd_width - 1) / simd_width;
   std::memset(at_barrier_, 0, simdgroup_count_ * sizeof at_barrier_[0]);
   runnable_ = 0;
   at_collective_ = 0;
@@ -113,9 +110,9 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(cons
   function_ = function;
   function_context_ = context;
   module_ = nullptr;
-  group_.current_thread = 0;
-  group_.next_thread = 0;
-  group_.end_thread = 1;
+  current_thread = 0;
+  next_thread = 0;
+  end_thread = 1;
   simdgroup_count_ = 0;
   current_simdgroup_ = 0;
   runnable_ = 0;
@@ -130,11 +127,11 @@ void ThreadgroupRunner::enter_simdgroup(std::uint32_t index) noexcept {
   if (observer_ != nullptr) [[unlikely]]
     observer_->enter_simdgroup(index);
   const std::uint32_t begin = index * simd_width;
-  const std::uint32_t lanes = std::min(group_.thread_count - begin, simd_width);
-  if (group_.next_thread == group_.thread_count) {
+  const std::uint32_t lanes = std::min(thread_count - begin, simd_width);
+  if (next_thread == thread_count) {
     runnable_ = ~0u >> (simd_width - lanes);
   } else {
-    group_.end_thread = begin + lanes;
+    end_thread = begin + lanes;
   }
 }
 
@@ -190,9 +187,9 @@ METALANE_NO_TSAN void ThreadgroupRunner::fiber_main(void* argument) {
   for (;;) {
     runner.enter_kernel();
     if (runner.module_ != nullptr) {
-      runner.module_->entry(&runner.group_);
+      runner.module_->entry(&runner);
     } else {
-      runner.group_.next_thread = 1;
+      runner.next_thread = 1;
       runner.function_(runner.function_context_);
     }
     runner.leave_kernel();
@@ -204,27 +201,39 @@ METALANE_NO_TSAN void ThreadgroupRunner::fiber_main(void* argument) {
   }
 }
 
-// Takes the highest lane first, as modules do (csrc/msl/lockstep.h says why).
+// The highest lane comes first, as modules take them (csrc/msl/lockstep.h says why).
+METALANE_NO_TSAN inline void ThreadgroupRunner::look_ahead() noexcept {
+  const std::uint32_t lane = simd_width - 1 - static_cast<std::uint32_t>(std::countl_zero(runnable_ | 1u));
+  ahead_thread_ = current_simdgroup_ * simd_width + lane;
+  ahead_ = fiber_of_[ahead_thread_];
+  ahead_stack_pointer_ = ahead_->stack_pointer;
+}
+
+// Takes the thread that is ahead, and looks for the next one.
 // Asks for the part of a stack that a switch reads some turns ahead: a barrier over 256 threads takes 35 %
 // less time, over 1,024 40 %, a collective 15 %. One line, or six turns, gave half of that.
-METALANE_NO_TSAN inline Fiber* ThreadgroupRunner::take_runnable() noexcept {
-  const std::uint32_t lane = simd_width - 1 - static_cast<std::uint32_t>(std::countl_zero(runnable_));
-  const std::uint32_t thread = current_simdgroup_ * simd_width + lane;
+METALANE_NO_TSAN inline void ThreadgroupRunner::take_runnable() noexcept {
+  const std::uint32_t thread = ahead_thread_, lane = thread % simd_width;
+  current_thread = thread;
+  current_ = ahead_;
   runnable_ ^= 1u << lane;
-  group_.current_thread = thread;
+  look_ahead();
   // The lowest lanes are followed by the next simdgroup's highest.
   const std::uint32_t coming = thread - turns_ahead + (lane < turns_ahead ? 2 * simd_width : 0);
-  const auto ahead = reinterpret_cast<std::uintptr_t>(fiber_of_[coming]->stack_pointer);
-  __builtin_prefetch(reinterpret_cast<const void*>(ahead), 1);
-  __builtin_prefetch(reinterpret_cast<const void*>(ahead + 64), 1);
-  return fiber_of_[thread];
+  const auto stack = reinterpret_cast<std::uintptr_t>(fiber_of_[coming]->stack_pointer);
+  __builtin_prefetch(reinterpret_cast<const void*>(stack), 1);
+  __builtin_prefetch(reinterpret_cast<const void*>(stack + 64), 1);
 }
 
 // From the main fiber only a fresh one comes next: it looks at stop_, which others need not.
 Fiber* ThreadgroupRunner::next() noexcept {
   for (;;) {
-    if (runnable_ != 0) return take_runnable();
-    if (group_.next_thread < group_.end_thread) {
+    if (runnable_ != 0) {
+      look_ahead();
+      take_runnable();
+      return current_;
+    }
+    if (next_thread < end_thread) {
       Fiber* fresh = fibers_.take();
       if (fresh != nullptr) return fresh;
       wants_fiber_ = true;
@@ -243,7 +252,7 @@ Fiber* ThreadgroupRunner::next() noexcept {
 // No simdgroup can go on: releases a complete barrier, or ends the threadgroup.
 bool ThreadgroupRunner::complete_barrier() noexcept {
   if (barrier_waiters_ == 0) return false;
-  if (barrier_waiters_ != group_.thread_count || barrier_sites_differ_) {
+  if (barrier_waiters_ != thread_count || barrier_sites_differ_) {
     outcome_ = Outcome::incomplete_barrier;
     return false;
   }
@@ -274,7 +283,7 @@ std::uint32_t ThreadgroupRunner::earliest_collective() const noexcept {
 
 void ThreadgroupRunner::resolve_collective() noexcept {
   const std::uint32_t active = collectives_differ_ ? earliest_collective() : at_collective_;
-  const std::uint32_t threads = group_.thread_count - current_simdgroup_ * simd_width;
+  const std::uint32_t threads = thread_count - current_simdgroup_ * simd_width;
   const metalane_lanes lanes = {active, std::min(threads, simd_width), operand_of_lane_};
   if (observer_ != nullptr) [[unlikely]]
     observer_->collective(site_of_lane_[static_cast<std::uint32_t>(std::countr_zero(active)) % simd_width],
@@ -290,8 +299,9 @@ void ThreadgroupRunner::resolve_collective() noexcept {
 METALANE_NO_TSAN inline void ThreadgroupRunner::park() noexcept {
   if (fiber_hooks || runnable_ == 0) return park_until_next();
   Fiber* self = current_;
-  current_ = take_runnable();
-  switch_fiber(*self, *current_);
+  void* target = ahead_stack_pointer_;
+  take_runnable();
+  metalane_fiber_switch(&self->stack_pointer, target);
 }
 
 METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::park_until_next() noexcept {
@@ -305,7 +315,7 @@ METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::park_until_ne
 }
 
 METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_barrier(std::uint32_t site) noexcept {
-  const std::uint32_t thread = group_.current_thread;
+  const std::uint32_t thread = current_thread;
   fiber_of_[thread] = current_;
   barrier_site_of_[thread] = site;
   at_barrier_[current_simdgroup_] |= 1u << thread % simd_width;
@@ -322,22 +332,22 @@ template <bool on_path>
 METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_collective(std::uint32_t site,
                                                                    metalane_combine combine,
                                                                    void* operand) noexcept {
-  const std::uint32_t thread = group_.current_thread;
+  const std::uint32_t thread = current_thread;
   const std::uint32_t lane = thread % simd_width;
   fiber_of_[thread] = current_;
   site_of_lane_[lane] = site;
   combine_of_lane_[lane] = combine;
   operand_of_lane_[lane] = operand;
-  if constexpr (on_path) path_of_lane_[lane] = group_.path;
+  if constexpr (on_path) path_of_lane_[lane] = path;
   if (at_collective_ == 0) {
     first_site_ = site;
     first_combine_ = combine;
-    if constexpr (on_path) first_path_ = group_.path;
+    if constexpr (on_path) first_path_ = path;
     collectives_differ_ = false;
   } else if (site != first_site_ || combine != first_combine_) {
     collectives_differ_ = true;
   } else if (on_path && !collectives_differ_) {  // else the first lane may have gone on
-    collectives_differ_ = !is_same_path(group_.path, first_path_);
+    collectives_differ_ = !is_same_path(path, first_path_);
   }
   at_collective_ |= 1u << lane;
   park();
@@ -346,20 +356,20 @@ METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_collective(std::uint32_t
 // Threads that keep a path get theirs back when they go on: others have run meanwhile.
 METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::barrier_on_path(
     std::uint32_t site) noexcept {
-  const metalane_path* path = group_.path;
+  const metalane_path* const own = path;
   wait_at_barrier(site);
-  group_.path = path;
+  path = own;
 }
 
 METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::collective_on_path(
     std::uint32_t site, metalane_combine combine, void* operand) noexcept {
-  const metalane_path* path = group_.path;
+  const metalane_path* const own = path;
   wait_at_collective<true>(site, combine, operand);
-  group_.path = path;
+  path = own;
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
-  ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
+  ThreadgroupRunner& runner = of_group(group);
   runner.leave_kernel();
   if (runner.keeps_paths_) return runner.barrier_on_path(site);
   runner.wait_at_barrier(site);
@@ -367,7 +377,7 @@ METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* gro
 
 METALANE_NO_TSAN void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site,
                                                          metalane_combine combine, void* operand) {
-  ThreadgroupRunner& runner = *static_cast<Group*>(group)->runner;
+  ThreadgroupRunner& runner = of_group(group);
   runner.leave_kernel();
   if (runner.keeps_paths_) return runner.collective_on_path(site, combine, operand);
   runner.wait_at_collective<false>(site, combine, operand);
@@ -391,9 +401,9 @@ METALANE_NO_TSAN void ThreadgroupRunner::force_leave(void* signal_context) noexc
   redirect_to_fiber(signal_context, main_);
 }
 
-void ThreadgroupRunner::observe(GroupObserver* observer, std::uint8_t* threadgroup_memory) noexcept {
+void ThreadgroupRunner::observe(GroupObserver* observer, std::uint8_t* memory) noexcept {
   observer_ = observer;
-  group_.threadgroup_memory = threadgroup_memory != nullptr ? threadgroup_memory : own_threadgroup_memory_;
+  threadgroup_memory = memory != nullptr ? memory : own_threadgroup_memory_;
 }
 
 void ThreadgroupRunner::leave() noexcept {
@@ -408,14 +418,14 @@ void ThreadgroupRunner::leave() noexcept {
 
 ThreadgroupRunner::BarrierPlace ThreadgroupRunner::incomplete_barrier() const noexcept {
   std::uint32_t lowest = 0;
-  while (lowest + 1 < group_.thread_count && !waits_at_barrier(lowest)) ++lowest;
+  while (lowest + 1 < thread_count && !waits_at_barrier(lowest)) ++lowest;
   return {lowest, barrier_site_of_[lowest]};
 }
 
 std::string ThreadgroupRunner::thread_name(std::uint32_t thread) const {
-  const std::uint32_t x = thread % group_.threads[0];
-  const std::uint32_t y = thread / group_.threads[0] % group_.threads[1];
-  const std::uint32_t z = thread / group_.threads[0] / group_.threads[1];
+  const std::uint32_t x = thread % threads[0];
+  const std::uint32_t y = thread / threads[0] % threads[1];
+  const std::uint32_t z = thread / threads[0] / threads[1];
   return "thread " + std::to_string(thread) + " [" + std::to_string(x) + ", " + std::to_string(y) + ", " +
          std::to_string(z) + "]";
 }
@@ -423,7 +433,7 @@ std::string ThreadgroupRunner::thread_name(std::uint32_t thread) const {
 void ThreadgroupRunner::append_waiters(std::string& text, const metalane_module& module,
                                        std::uint32_t site) const {
   std::uint32_t count = 0, first = 0, last = 0;
-  for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
+  for (std::uint32_t thread = 0; thread < thread_count; ++thread) {
     if (!waits_at_barrier(thread) || barrier_site_of_[thread] != site) continue;
     if (count++ == 0) first = thread;
     last = thread;
@@ -436,13 +446,13 @@ void ThreadgroupRunner::append_waiters(std::string& text, const metalane_module&
 std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) const {
   // In the order of threads, whichever came first.
   std::uint32_t lowest = 0;
-  while (lowest + 1 < group_.thread_count && !waits_at_barrier(lowest)) ++lowest;
+  while (lowest + 1 < thread_count && !waits_at_barrier(lowest)) ++lowest;
   const std::uint32_t lowest_site = barrier_site_of_[lowest];
   std::string text;
   append_waiters(text, module, lowest_site);
   std::uint32_t finished = 0, first_finished = 0;
   std::uint32_t other_site = lowest_site;
-  for (std::uint32_t thread = 0; thread < group_.thread_count; ++thread) {
+  for (std::uint32_t thread = 0; thread < thread_count; ++thread) {
     const bool waits = waits_at_barrier(thread);
     if (!waits && finished++ == 0) first_finished = thread;
     if (waits && barrier_site_of_[thread] != lowest_site && other_site == lowest_site)

@@ -39,7 +39,7 @@ class GroupObserver {
 // Simdgroups run in order, each until none of its lanes can go on. Lanes that wait at collectives are then
 // served, the earliest path and site first; lanes at a barrier wait until no simdgroup can go on. A fiber
 // that must wait hands over to the next one directly, so that a barrier costs one switch a thread.
-class ThreadgroupRunner {
+class ThreadgroupRunner : private metalane_group {  // so that the group's address is the runner's
  public:
   enum class Outcome : std::uint8_t { done, incomplete_barrier, no_memory, left };
 
@@ -52,10 +52,10 @@ class ThreadgroupRunner {
   // False when the system gives no memory. To be called once, by the thread that will call run().
   bool prepare();
 
-  // Runs the threadgroup at `position` with `threads` threads an axis. After `left` by a signal handler
-  // (force_leave) or a failure the runner is as new.
-  Outcome run(const metalane_module& module, const metalane_launch& launch, const std::uint32_t position[3],
-              const std::uint32_t threads[3]);
+  // Runs the threadgroup of launch `of` at position `at` with `shape` threads an axis. After `left` by a
+  // signal handler (force_leave) or a failure the runner is as new.
+  Outcome run(const metalane_module& module, const metalane_launch& of, const std::uint32_t at[3],
+              const std::uint32_t shape[3]);
   // Runs `function(context)` on a fiber, so that it can be left by force_leave() as a kernel can.
   Outcome run_function(void (*function)(const void*), const void* context);
 
@@ -68,9 +68,9 @@ class ThreadgroupRunner {
   // the sanitizer's runtime; it looks at the stop flag itself when it goes back there.
   bool in_kernel() const noexcept;
 
-  // For runs from now on; `threadgroup_memory` in place of the runner's own. Null: as before.
-  void observe(GroupObserver* observer, std::uint8_t* threadgroup_memory) noexcept;
-  const metalane_group& group() const noexcept { return group_; }
+  // For runs from now on; `memory` in place of the runner's own threadgroup memory. Null: as before.
+  void observe(GroupObserver* observer, std::uint8_t* memory) noexcept;
+  const metalane_group& group() const noexcept { return *this; }
   // From code that the running thread called: leaves the threadgroup for good, run() returns `left`.
   [[noreturn]] void leave() noexcept;
   bool stop_requested() const noexcept { return stop_.load(std::memory_order_relaxed) != 0; }
@@ -91,14 +91,11 @@ class ThreadgroupRunner {
   BarrierPlace incomplete_barrier() const noexcept;
 
   // The thread that ran last: "thread 37 [5, 1, 0]".
-  std::string current_thread_name() const { return thread_name(group_.current_thread); }
+  std::string current_thread_name() const { return thread_name(current_thread); }
   // After `incomplete_barrier`: who waits where.
   std::string describe_barrier(const metalane_module& module) const;
 
  private:
-  struct Group : metalane_group {
-    ThreadgroupRunner* runner = nullptr;
-  };
   static constexpr std::uint32_t turns_ahead = 4;
   static constexpr std::uint32_t max_simdgroups = max_threads_per_threadgroup / METALANE_SIMD_WIDTH;
 
@@ -112,7 +109,11 @@ class ThreadgroupRunner {
   Outcome run_fibers();
   // The fiber that goes on next; the main fiber when the threadgroup is over or cannot go on.
   Fiber* next() noexcept;
-  Fiber* take_runnable() noexcept;
+  static ThreadgroupRunner& of_group(metalane_group* group) noexcept {
+    return *static_cast<ThreadgroupRunner*>(group);
+  }
+  void look_ahead() noexcept;
+  void take_runnable() noexcept;
   bool complete_barrier() noexcept;
   std::uint32_t earliest_collective() const noexcept;
   void resolve_collective() noexcept;
@@ -132,7 +133,6 @@ class ThreadgroupRunner {
   std::string thread_name(std::uint32_t thread) const;
 
   const AtomicFlag& stop_;
-  Group group_{};
   Fiber main_;
   Fiber* current_ = nullptr;
   const metalane_module* module_ = nullptr;
@@ -152,6 +152,10 @@ class ThreadgroupRunner {
   std::uint32_t simdgroup_count_ = 0;
   std::uint32_t current_simdgroup_ = 0;
   std::uint32_t runnable_ = 0;
+  // Of the highest runnable lane, looked up in time: a switch waits for one load, not for four.
+  std::uint32_t ahead_thread_ = 0;
+  Fiber* ahead_ = nullptr;
+  void* ahead_stack_pointer_ = nullptr;
   std::uint32_t at_collective_ = 0;
   bool collectives_differ_ = false;  // from the first lane's there
   std::uint32_t first_site_ = 0;
