@@ -172,6 +172,8 @@ class Unlocked {
 };
 
 // wait.cpp --------------------------------------------------------------------------------------------------
+// Lets Ctrl-C end waits below the bindings, too.
+void bind_waits();
 // Waits without the GIL and lets signal handlers run at least every 50 ms; an exception that one raises
 // (KeyboardInterrupt) ends the wait.
 void wait_for_ticket(const Ticket& ticket, std::optional<double> seconds);

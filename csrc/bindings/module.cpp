@@ -9,6 +9,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   bind_errors(module);
   bind_lifetime(module);
+  bind_waits();
   bind_kernel(module);
   bind_struct(module);
   bind_argument_values(module);

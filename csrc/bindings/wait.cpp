@@ -3,7 +3,14 @@
 #include <chrono>
 #include <cstdio>
 
+#if defined(__APPLE__)
+#include <pthread.h>
+#else
+#include <unistd.h>
+#endif
+
 #include "bindings/bindings.h"
+#include "core/interrupt.h"
 
 namespace metalane::python {
 
@@ -34,7 +41,26 @@ bool wait_in_slices(std::optional<double> seconds, const Wait& wait) {
   }
 }
 
+// Python runs signal handlers on this thread alone.
+bool is_main_thread() {
+#if defined(__APPLE__)
+  return pthread_main_np() != 0;
+#else
+  return gettid() == getpid();
+#endif
+}
+
+// For waits that run without the GIL: those for a compiler.
+void raise_pending_signals() {
+  if (!is_main_thread()) return;
+  park_if_exiting();
+  const nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 }  // namespace
+
+void bind_waits() { core::set_interrupt_check(&raise_pending_signals); }
 
 void wait_for_ticket(const Ticket& ticket, std::optional<double> seconds) {
   drain_deferred();

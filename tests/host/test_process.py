@@ -302,3 +302,59 @@ def test_waiting_keeps_a_signal_handlers_own_exception(cpu_device: metalane.Devi
         signal.signal(signal.SIGALRM, before)
         writable[0] = 1
     ticket.wait(20)
+
+
+SLOW_COMPILER = """#!/bin/sh
+case "$*" in *--version*) exec c++ --version;; esac
+sleep 100 &
+echo $! > "$METALANE_CACHE_DIR/../new"
+mv "$METALANE_CACHE_DIR/../new" "$METALANE_CACHE_DIR/../started"
+wait
+"""
+
+
+@pytest.mark.parametrize("way", ["pipeline", "dispatch", "kill"])
+def test_an_end_while_a_kernel_compiles_leaves_nothing(tmp_path: Path, way: str) -> None:
+    """Ctrl-C ends the wait for a compiler, death ends the process: what the compiler has started ends with it."""
+    compiler = tmp_path / "c++"
+    compiler.write_text(SLOW_COMPILER)
+    compiler.chmod(0o700)
+    cache = tmp_path / "cache"
+    script = f"""
+        os.environ.update(CXX={str(compiler)!r}, METALANE_CACHE_DIR={str(cache)!r})
+        device = metalane.Device("cpu")
+        device.registry.register_source("endless", SOURCE)
+        sent = []
+        def interrupt():
+            while not os.path.exists({str(tmp_path / "started")!r}):
+                time.sleep(0.01)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.{"SIGKILL" if way == "kill" else "SIGINT"})
+        threading.Thread(target=interrupt).start()
+        try:
+            if {way == "dispatch"}:
+                device.command_encoder().dispatch("endless", [device.zeros(1, "u32")], threads=1,
+                                                  threads_per_threadgroup=1)
+            device.registry.pipeline("endless")
+        except KeyboardInterrupt:
+            print(time.monotonic() - sent[0])
+        del os.environ["CXX"]
+        device.registry.pipeline("endless")
+    """
+    if way == "kill":
+        assert python(script).returncode == -signal.SIGKILL
+    else:
+        assert float(succeeds(script)) < 1
+        assert [file.suffix for file in cache.glob("*") if not file.name.startswith("include-")] == [".so"]
+    program = int((tmp_path / "started").read_text())
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and runs(program):
+        time.sleep(0.01)
+    assert not runs(program)
+
+
+def runs(process: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

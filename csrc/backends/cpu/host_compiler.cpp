@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <sstream>
 
 #include "backends/cpu/process.h"
@@ -109,7 +111,14 @@ std::string joined(const std::vector<std::string>& parts) {
 
 HostCompiler HostCompiler::find(const std::string& kernel) { return HostCompiler(find_command(kernel)); }
 
+// Asked once of each compiler.
 bool HostCompiler::is_clang(const std::string& kernel, const std::string& temporary_directory) const {
+  static std::map<std::string, bool> known;
+  const std::string files = identity(MathMode::safe);
+  {
+    const std::lock_guard lock(process_mutex());
+    if (const auto found = known.find(files); found != known.end()) return found->second;
+  }
   std::vector<std::string> argv = command_;
   argv.push_back("--version");
   const ProcessResult result = run_process(argv, temporary_directory, compile_limits);
@@ -117,7 +126,10 @@ bool HostCompiler::is_clang(const std::string& kernel, const std::string& tempor
     throw CompileError(
         kernel, "kernel '" + kernel + "': '" + joined(argv) + "' fails: " + result.error + result.output);
   }
-  return result.output.find("clang") != std::string::npos;
+  const bool is_clang = result.output.find("clang") != std::string::npos;
+  const std::lock_guard lock(process_mutex());
+  known.emplace(files, is_clang);
+  return is_clang;
 }
 
 // The programs' files stand for their versions: asking a compiler for its version takes 10 ms, five times as

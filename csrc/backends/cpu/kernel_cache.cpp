@@ -7,6 +7,7 @@
 #include <metalane/cpu.h>
 #include <metalane/error.h>
 #include <pwd.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,11 +21,13 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "backends/cpu/process.h"
 #include "backends/cpu/threadgroup.h"
 #include "core/hash.h"
+#include "core/interrupt.h"
 #include "msl/msl.h"
 
 namespace metalane::cpu {
@@ -36,6 +39,9 @@ constexpr std::uint64_t default_limit = std::uint64_t{1} << 30;
 // What a process that was killed while it compiled leaves behind.
 constexpr auto stale_age = std::chrono::hours(1);
 constexpr int load_attempts = 3;
+// Longer than a compiler may run.
+constexpr auto lock_limit = std::chrono::seconds(150);
+constexpr auto lock_interval = std::chrono::milliseconds(10);
 
 std::string chosen_directory;
 std::uint64_t limit_bytes = default_limit;
@@ -126,6 +132,57 @@ class ScratchDirectory {
 
  private:
   fs::path path_;
+};
+
+// Held while an entry is built, by one thread of one process: others wait and find the entry. The system
+// releases it with its owner. It orders work and guards nothing: without it, where a file system has no locks
+// or an owner takes longer than `lock_limit`, an entry is built twice.
+class BuildLock {
+ public:
+  explicit BuildLock(fs::path path) : path_(std::move(path)) {
+    const auto deadline = std::chrono::steady_clock::now() + lock_limit;
+    while (!take() && !impossible_ && std::chrono::steady_clock::now() < deadline) {
+      core::check_interrupt();
+      std::this_thread::sleep_for(lock_interval);
+    }
+  }
+  ~BuildLock() {
+    if (!held_) return;
+    unlink(path_.c_str());
+    flock(file_.descriptor, LOCK_UN);  // a forked child may have the file open, too
+  }
+  BuildLock(const BuildLock&) = delete;
+  BuildLock& operator=(const BuildLock&) = delete;
+
+ private:
+  struct File {
+    int descriptor = -1;
+    ~File() { drop(); }
+    void drop() {
+      if (descriptor >= 0) close(descriptor);
+      descriptor = -1;
+    }
+  };
+
+  bool take() {
+    if (file_.descriptor < 0)
+      file_.descriptor = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file_.descriptor < 0 || flock(file_.descriptor, LOCK_EX | LOCK_NB) != 0) {
+      impossible_ = file_.descriptor < 0 || (errno != EWOULDBLOCK && errno != EINTR);
+      return false;
+    }
+    // The owner before may have deleted the file meanwhile: then it keeps nobody else away.
+    struct stat own, named;
+    held_ = fstat(file_.descriptor, &own) == 0 && stat(path_.c_str(), &named) == 0 &&
+            own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+    if (!held_) file_.drop();
+    return held_;
+  }
+
+  const fs::path path_;
+  File file_;
+  bool held_ = false;
+  bool impossible_ = false;
 };
 
 void write_atomically(const std::string& kernel, const fs::path& path, const std::string& text) {
@@ -219,6 +276,14 @@ std::uint64_t current_limit() {
   return limit_bytes;
 }
 
+// Whether the entry is there; it counts as used then.
+bool use_entry(const fs::path& path) {
+  if (!is_intact(read_file(path))) return false;
+  std::error_code ignored;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
+  return true;
+}
+
 void build_entry(const std::string& kernel, const fs::path& cache, const fs::path& path,
                  const ModuleBuilder& build) {
   const fs::path include_directory = write_headers(kernel, cache);
@@ -278,18 +343,21 @@ std::shared_ptr<const LoadedModule> load_or_build(const std::string& kernel, con
   std::shared_ptr<const LoadedModule> loaded;
   for (int attempt = 1; loaded == nullptr; ++attempt) {
     make_private_directory(kernel, cache);
-    if (is_intact(read_file(path))) {
-      std::error_code ignored;
-      fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
-    } else {
-      build_entry(kernel, cache, path, build);
+    bool built = false;
+    if (!use_entry(path)) {
+      const BuildLock lock(cache / ("tmp-lock-" + key));
+      built = !use_entry(path);
+      if (built) build_entry(kernel, cache, path, build);
     }
     try {
       loaded = std::make_shared<const LoadedModule>(path.string(), kernel);
     } catch (const CompileError&) {
-      // Another process that trims or clears the cache may have deleted the entry since it was seen.
+      // Another process that trims or clears the cache may have deleted the entry since it was seen. One that
+      // is there and cannot be loaded is built anew.
       std::error_code error;
-      if (attempt == load_attempts || fs::exists(path, error)) throw;
+      const bool there = fs::exists(path, error);
+      if (attempt == load_attempts || (built && there)) throw;
+      if (there) fs::remove(path, error);
     }
   }
   const std::lock_guard lock(process_mutex());

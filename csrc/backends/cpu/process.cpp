@@ -17,6 +17,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backends/cpu/fiber.h"
+#include "core/interrupt.h"
+
 extern char** environ;
 
 namespace metalane::cpu {
@@ -28,39 +31,84 @@ std::mutex shared_mutex;
 [[maybe_unused]] const int fork_handlers =
     pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); }, [] { shared_mutex.unlock(); });
 
-// Reads until the end of the pipe, the end of the process or the deadline; false at the deadline. The pipe
-// may stay open behind the process: compiler caches start servers, which keep it. `process` is negative where
-// the kernel has no descriptors of processes.
-bool read_all(int pipe, int process, std::chrono::steady_clock::time_point deadline, std::string& output) {
-  char buffer[4096];
-  fcntl(pipe, F_SETFL, O_NONBLOCK);
-  for (bool ended = false;;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
-            .count();
-    if (left <= 0) return false;
-    pollfd waited[2] = {{pipe, POLLIN, 0}, {process, POLLIN, 0}};
-    const int ready = poll(waited, 2, static_cast<int>(std::min<long long>(left, 1000)));
-    if (ready < 0 && errno != EINTR) return true;
-    if (ready <= 0) continue;
-    ended = ended || waited[1].revents != 0;
-    const ssize_t count = read(pipe, buffer, sizeof buffer);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN && !ended) continue;
-    if (count <= 0) return true;
-    if (output.size() < max_output) output.append(buffer, static_cast<std::size_t>(count));
-  }
-}
+using Clock = std::chrono::steady_clock;
+constexpr int slice_milliseconds = 50;
 
-int wait_for_exit(pid_t child) {
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    // A program that ignores SIGCHLD has its children reaped by the kernel: the outcome shows in the output
-    // file.
-    if (errno != EINTR) return errno == ECHILD ? 0 : -1;
+struct Descriptor {
+  const int number;
+  ~Descriptor() { close(number); }
+};
+
+// A child that leads a process group, and the read end of a pipe that it writes to. Whoever leaves early
+// kills the group.
+class Child {
+ public:
+  Child(pid_t id, int pipe)
+      : id_(id), pipe_(pipe), descriptor_(static_cast<int>(syscall(SYS_pidfd_open, id, 0))) {
+    fcntl(pipe_, F_SETFL, O_NONBLOCK);
   }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
+  ~Child() {
+    if (!collected_) collect(true);
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // Reads what it writes until it has ended; false at the deadline. The pipe may stay open behind it:
+  // compiler caches start servers, which keep it.
+  bool read_until_end(Clock::time_point deadline, std::string& output) {
+    for (;;) {
+      core::check_interrupt();
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      if (left <= 0) return false;
+      pollfd waited[2] = {{open_ ? pipe_ : -1, POLLIN, 0}, {descriptor_, POLLIN, 0}};
+      poll(waited, 2, static_cast<int>(std::min<long long>(left, slice_milliseconds)));
+      const bool ended = has_ended(waited[1].revents != 0);
+      drain(output);
+      if (ended) return true;
+    }
+  }
+
+  // Its exit code, or 128 + the signal that ended it.
+  int collect(bool kill_first) {
+    if (kill_first) kill(-id_, SIGKILL);
+    collected_ = true;
+    int status = 0;
+    while (waitpid(id_, &status, 0) < 0) {
+      // A program that ignores SIGCHLD has its children reaped by the kernel: the outcome shows in the output
+      // file.
+      if (errno != EINTR) return errno == ECHILD ? 0 : -1;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  // Kernels before Linux 5.3 have no descriptors of processes.
+  bool has_ended(bool descriptor_says_so) const {
+    if (descriptor_ >= 0) return descriptor_says_so;
+    siginfo_t info = {};
+    const int asked = waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG | WNOWAIT);
+    return asked != 0 ? errno != EINTR : info.si_pid != 0;
+  }
+
+  void drain(std::string& output) {
+    char buffer[4096];
+    while (open_) {
+      const ssize_t count = read(pipe_, buffer, sizeof buffer);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN) return;
+      open_ = count > 0;
+      if (open_ && output.size() < max_output) output.append(buffer, static_cast<std::size_t>(count));
+    }
+  }
+
+  const pid_t id_;
+  const int pipe_;
+  const int descriptor_;
+  bool open_ = true;
+  bool collected_ = false;
+};
 
 // What the child needs, made before it exists.
 struct Start {
@@ -75,7 +123,7 @@ struct Start {
 
 constexpr int cannot_execute = 126;
 
-void limit(int resource, std::uint64_t most) {
+METALANE_NO_TSAN void limit(int resource, std::uint64_t most) {
   rlimit limits;
   if (getrlimit(static_cast<__rlimit_resource>(resource), &limits) != 0) return;
   limits.rlim_max = std::min<rlim_t>(limits.rlim_max, most);
@@ -84,7 +132,7 @@ void limit(int resource, std::uint64_t most) {
 }
 
 // In a program that runs without standard streams they may be the same already.
-void give(int descriptor, int as) {
+METALANE_NO_TSAN void give(int descriptor, int as) {
   if (descriptor == as) {
     fcntl(descriptor, F_SETFD, 0);
   } else {
@@ -93,8 +141,8 @@ void give(int descriptor, int as) {
 }
 
 // In the child, on the parent's memory: system calls only. posix_spawn, which does the same, can set neither
-// limits nor the parent's death signal.
-[[noreturn]] void become(const Start& start) {
+// limits nor the parent's death signal. The limits come last: a sanitizer's runtime needs more memory.
+[[noreturn]] METALANE_NO_TSAN void become(const Start& start) {
   setpgid(0, 0);
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action = {};
@@ -107,13 +155,13 @@ void give(int descriptor, int as) {
   // The parent may have died before the request.
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != start.parent) _exit(cannot_execute);
+  give(start.input, STDIN_FILENO);
+  give(start.output, STDOUT_FILENO);
+  give(start.output, STDERR_FILENO);
   limit(RLIMIT_CPU, static_cast<std::uint64_t>(start.limits->seconds) + 1);
   limit(RLIMIT_AS, start.limits->memory_bytes);
   limit(RLIMIT_FSIZE, start.limits->file_bytes);
   limit(RLIMIT_CORE, 0);
-  give(start.input, STDIN_FILENO);
-  give(start.output, STDOUT_FILENO);
-  give(start.output, STDERR_FILENO);
   execve(start.path, start.argv, start.environment);
   _exit(cannot_execute);
 }
@@ -128,6 +176,19 @@ __attribute__((noinline)) pid_t start_process(const Start& start) {
   if (child == 0) become(start);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return child;
+}
+
+// Compilers start programs of their own, which the death signal does not reach: a shell waits between, and
+// when it gets the signal (that of the thread that started it, which waits here) it kills the group. The
+// arguments pass it untouched.
+constexpr const char* shell = "/bin/sh";
+std::vector<std::string> supervised(const std::string& path, const std::vector<std::string>& argv) {
+  std::vector<std::string> words;
+  if (access(shell, X_OK) == 0)
+    words = {shell, "-c", "trap 'kill -s KILL 0' TERM; \"$@\" & wait \"$!\"", "metalane"};
+  words.push_back(path);
+  words.insert(words.end(), argv.begin() + 1, argv.end());
+  return words;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -158,7 +219,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, const std::strin
     result.error = "no such program";
     return result;
   }
-  std::vector<std::string> words = argv;
+  std::vector<std::string> words = supervised(path, argv);
   std::vector<std::string> variables = environment_with(temporary_directory);
   const std::vector<char*> arguments = pointers(words);
   const std::vector<char*> environment = pointers(variables);
@@ -169,23 +230,19 @@ ProcessResult run_process(const std::vector<std::string>& argv, const std::strin
     if (input >= 0) close(input);
     return result;
   }
-  const pid_t child = start_process(
-      {path.c_str(), arguments.data(), environment.data(), pipe_ends[1], input, getpid(), &limits});
-  if (child < 0) result.error = std::strerror(errno);
+  const pid_t id = start_process(
+      {words[0].c_str(), arguments.data(), environment.data(), pipe_ends[1], input, getpid(), &limits});
+  if (id < 0) result.error = std::strerror(errno);
   close(input);
   close(pipe_ends[1]);
-  if (child > 0) {
-    const auto deadline =
-        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                               std::chrono::duration<double>(limits.seconds));
-    const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
-    result.timed_out = !read_all(pipe_ends[0], process, deadline, result.output);
-    if (process >= 0) close(process);
-    if (result.timed_out) kill(-child, SIGKILL);
-    result.exit_code = wait_for_exit(child);
-    if (result.exit_code == cannot_execute && result.output.empty()) result.error = "it cannot be executed";
-  }
-  close(pipe_ends[0]);
+  const Descriptor pipe{pipe_ends[0]};
+  if (id < 0) return result;
+  Child child(id, pipe.number);
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(limits.seconds));
+  result.timed_out = !child.read_until_end(deadline, result.output);
+  result.exit_code = child.collect(result.timed_out);
+  if (result.exit_code == cannot_execute && result.output.empty()) result.error = "it cannot be executed";
   return result;
 }
 

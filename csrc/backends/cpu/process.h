@@ -25,8 +25,9 @@ struct ProcessResult {
   std::string error;       // why it could not be started; empty: it ran
 };
 
-// Runs argv[0] (found on PATH) without a shell, in a process group of its own that is killed at the time
-// limit. When the calling process dies, the program gets SIGTERM. `temporary_directory` becomes its TMPDIR.
+// Runs argv[0] (found on PATH) in a process group of its own, which is killed with everything in it at the
+// time limit, when the calling process dies, and when core::check_interrupt() throws, which is passed on.
+// `temporary_directory` becomes its TMPDIR.
 ProcessResult run_process(const std::vector<std::string>& argv, const std::string& temporary_directory,
                           const ProcessLimits& limits);
 // The path that run_process would take for `program`; empty where there is none.
