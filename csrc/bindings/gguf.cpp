@@ -234,6 +234,8 @@ void bind_types(nb::module_& module) {
       .def_prop_ro("name", [](const GgmlTypeInfo& self) { return std::string(self.name); })
       .def_ro("block_length", &GgmlTypeInfo::block_length, "Elements of a block; rows are whole blocks.")
       .def_ro("block_bytes", &GgmlTypeInfo::block_bytes)
+      .def_ro("alignment", &GgmlTypeInfo::alignment,
+              "Of a block's address in bytes, for kernels that read its halves and words.")
       .def_ro("decodes", &GgmlTypeInfo::decodes, "True where dequantize() takes the type.")
       .def_prop_ro(
           "dtype",

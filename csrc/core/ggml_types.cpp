@@ -28,10 +28,28 @@ constexpr std::optional<DType> plain_dtype(GgmlType type) {
   }
 }
 
+// Whole blocks keep it: the largest power of two in their size, up to the word that kernels read at most.
+constexpr std::uint32_t alignment_of(GgmlType type, std::uint32_t block_bytes) {
+  const std::optional<DType> dtype = plain_dtype(type);
+  return dtype ? static_cast<std::uint32_t>(size_of(*dtype)) : std::min(block_bytes & (0u - block_bytes), 4u);
+}
+
 #define METALANE_GGML_DECODES(name, id, length, bytes) \
-  GgmlTypeInfo{GgmlType::name, #name, length, bytes, true, plain_dtype(GgmlType::name)},
+  GgmlTypeInfo{GgmlType::name,                         \
+               #name,                                  \
+               length,                                 \
+               bytes,                                  \
+               alignment_of(GgmlType::name, bytes),    \
+               true,                                   \
+               plain_dtype(GgmlType::name)},
 #define METALANE_GGML_IS_RAW(name, id, length, bytes) \
-  GgmlTypeInfo{GgmlType::name, #name, length, bytes, false, plain_dtype(GgmlType::name)},
+  GgmlTypeInfo{GgmlType::name,                        \
+               #name,                                 \
+               length,                                \
+               bytes,                                 \
+               alignment_of(GgmlType::name, bytes),   \
+               false,                                 \
+               plain_dtype(GgmlType::name)},
 constexpr std::array table = {METALANE_GGML_WEIGHT_TYPES(METALANE_GGML_DECODES)
                                   METALANE_GGML_OTHER_TYPES(METALANE_GGML_IS_RAW)};
 #undef METALANE_GGML_DECODES

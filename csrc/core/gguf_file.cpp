@@ -180,10 +180,9 @@ std::string data_field(const GgufTensor& tensor) { return GgufField{"tensors", 0
 // get those around the tensor.
 Buffer map_tensor(const GgufTensor& tensor, const GgufPart& part,
                   const std::shared_ptr<DeviceState>& device) {
-  const DType dtype = tensor.buffer_dtype();
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   const std::uint64_t step = device->capabilities().wrap_alignment;
-  if (tensor.offset % size_of(dtype) != 0 || page % step != 0) return {};
+  if (tensor.offset % find_ggml_type(tensor.ggml_type)->alignment != 0 || page % step != 0) return {};
   const std::uint64_t begin = tensor.offset / step * step;
   const std::uint64_t end = (tensor.offset + tensor.byte_len + step - 1) / step * step;
   backend::Allocation allocation;
@@ -193,8 +192,8 @@ Buffer map_tensor(const GgufTensor& tensor, const GgufPart& part,
     return {};
   }
   auto storage = std::make_shared<Storage>(device, allocation, true, true, part.pages, part.file);
-  return Buffer(std::move(storage), tensor.offset - begin, tensor.byte_len, tensor.buffer_shape(), dtype,
-                true, tensor.offset != begin);
+  return Buffer(std::move(storage), tensor.offset - begin, tensor.byte_len, tensor.buffer_shape(),
+                tensor.buffer_dtype(), true, tensor.offset != begin);
 }
 
 }  // namespace

@@ -59,6 +59,9 @@ def test_the_table_agrees_with_the_package() -> None:
     for info in metalane.ggml_types():
         for spelling in (info.type, info.name, int(info.type), gguf.GGMLQuantizationType(int(info.type))):
             assert metalane.ggml_type_info(spelling).type == info.type
+    for info in metalane.ggml_types():
+        assert info.block_bytes % info.alignment == 0
+        assert info.alignment == min(4, info.block_bytes & -info.block_bytes) or info.name == "I64"
     dtypes = {info.name: info.dtype for info in metalane.ggml_types() if info.dtype is not None}
     assert dtypes == {
         "F32": metalane.float32,

@@ -228,6 +228,22 @@ def test_what_is_not_aligned_is_copied(write: Write, cpu_device: metalane.Device
     assert buffer.tolist() == file.numpy("w").tolist() == file.load_tensor_f32("w").tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("kind", "blocks", "copied"), [(Q2_K, 84, True), (39, 17, False)])
+def test_blocks_that_are_not_aligned(
+    write: Write, cpu_device: metalane.Device, kind: int, blocks: int, copied: bool
+) -> None:
+    """Kernels read halves of a Q2_K block, and single bytes of an MXFP4 block."""
+    data = bytes(range(blocks))
+    length = metalane.ggml_type_info(kind).block_length
+    made = File([entry("general.alignment", 4, 1)], [Tensor("wx", (length,), kind, data)], alignment=1)
+    path = write(made.build())
+    file = metalane.GgufFile(path)
+    assert file.tensor_info("wx").offset % 2 == 1
+    buffer = file.load_tensor("wx", cpu_device)
+    assert mapped(path, buffer.address) is not copied
+    assert np.asarray(buffer).tobytes() == data
+
+
 def test_empty_tensors(write: Write, cpu_device: metalane.Device) -> None:
     tensors = [Tensor("a", (0,), F32, b""), Tensor("b", (256, 0), Q2_K, b""), Tensor("c", (0, 2), Q2_K, b"")]
     file = metalane.GgufFile(write(File(tensors=tensors).build()))

@@ -24,6 +24,7 @@ struct GgmlTypeInfo {
   std::string_view name;
   std::uint32_t block_length;  // elements of a block; rows are whole blocks
   std::uint32_t block_bytes;
+  std::uint32_t alignment;     // of a block's address, for kernels that read its halves and words
   bool decodes;                // dequantize() takes it
   std::optional<DType> dtype;  // for types whose elements are plain numbers that buffers can hold
 };
