@@ -10,6 +10,7 @@
 #include "core/device_state.h"
 #include "core/fork.h"
 #include "core/hash.h"
+#include "core/interrupt.h"
 
 namespace metalane {
 
@@ -277,13 +278,32 @@ Pipeline RegistryState::build(const Target& target, const std::vector<ConstantVa
     if (place == nullptr) place = std::make_shared<Entry>();
     entry = place;
   }
-  std::lock_guard building(entry->building);
-  if (!entry->pipeline) {
-    backend::CompileRequest request{target.source->text, target.function, constants, math};
-    entry->pipeline =
-        Pipeline(std::make_shared<const PipelineState>(device_->compile(request), device_, std::move(key)));
+  std::unique_lock lock(entry->mutex);
+  while (entry->building) {
+    entry->built.wait_for(lock, interrupt_interval);
+    lock.unlock();
+    check_interrupt();
+    lock.lock();
   }
-  return entry->pipeline;
+  if (entry->pipeline) return entry->pipeline;
+  entry->building = true;
+  lock.unlock();
+  // Ends with an exception, too: the next thread tries again.
+  struct Building {
+    Entry& entry;
+    Pipeline pipeline;
+    ~Building() {
+      const std::lock_guard lock(entry.mutex);
+      entry.pipeline = pipeline;
+      entry.building = false;
+      entry.built.notify_all();
+    }
+  };
+  Building building{*entry, {}};
+  const backend::CompileRequest request{target.source->text, target.function, constants, math};
+  building.pipeline =
+      Pipeline(std::make_shared<const PipelineState>(device_->compile(request), device_, std::move(key)));
+  return building.pipeline;
 }
 
 Pipeline RegistryState::pipeline(const std::string& name, const std::vector<ConstantValue>& constants,

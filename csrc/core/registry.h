@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <forward_list>
 #include <map>
 #include <memory>
@@ -73,7 +74,9 @@ class RegistryState {
     std::vector<std::string> kernel_names;
   };
   struct Entry {
-    std::mutex building;
+    std::mutex mutex;
+    std::condition_variable built;
+    bool building = false;  // by one thread, the others wait
     Pipeline pipeline;
   };
   struct TransparentHash {

@@ -32,7 +32,6 @@ std::mutex shared_mutex;
     pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); }, [] { shared_mutex.unlock(); });
 
 using Clock = std::chrono::steady_clock;
-constexpr int slice_milliseconds = 50;
 
 struct Descriptor {
   const int number;
@@ -63,7 +62,7 @@ class Child {
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       if (left <= 0) return false;
       pollfd waited[2] = {{open_ ? pipe_ : -1, POLLIN, 0}, {descriptor_, POLLIN, 0}};
-      poll(waited, 2, static_cast<int>(std::min<long long>(left, slice_milliseconds)));
+      poll(waited, 2, static_cast<int>(std::min<long long>(left, core::interrupt_interval.count())));
       const bool ended = has_ended(waited[1].revents != 0);
       drain(output);
       if (ended) return true;
