@@ -115,6 +115,10 @@ void half_barrier(metalane_group* group) {
   if (group->current_thread < 16) runtime().threadgroup_barrier(group, 0);
 }
 
+void first_lanes_barrier(metalane_group* group) {
+  if (group->current_thread % 32 == 0) runtime().threadgroup_barrier(group, 0);
+}
+
 void two_barriers(metalane_group* group) { runtime().threadgroup_barrier(group, group->current_thread % 2); }
 
 // Kernels that are cut short are not instrumented, as those compiled at run time are not.
@@ -303,8 +307,12 @@ TEST_CASE(incomplete_barriers_fail_and_name_both_places) {
   CHECK_EQ(Pending(*device(), {over(pipeline<half_barrier>("half"), data, 2, 48)}).wait(&message), "barrier");
   CHECK(has(message, "kernel 'half'") && has(message, "16 threads") && has(message, "k.metal:10:3"));
   CHECK(has(message, "32 threads") && has(message, "finished") && has(message, "threadgroup ["));
+  CHECK(!has(message, "undefined"));
+  CHECK_EQ(Pending(*device(), {over(pipeline<first_lanes_barrier>("first"), data, 1, 64)}).wait(&message),
+           "barrier");
+  CHECK(has(message, "2 threads") && has(message, "62 threads") && has(message, "Metal leaves undefined"));
   CHECK_EQ(Pending(*device(), {over(pipeline<two_barriers>("two"), data, 1, 64)}).wait(&message), "barrier");
-  CHECK(has(message, "k.metal:10:3") && has(message, "k.metal:20:5"));
+  CHECK(has(message, "k.metal:10:3") && has(message, "k.metal:20:5") && !has(message, "undefined"));
   expect_usable();
 }
 

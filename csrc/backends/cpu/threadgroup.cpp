@@ -465,6 +465,13 @@ std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) c
   if (finished != 0) {
     text += ", " + std::to_string(finished) + (finished == 1 ? " thread (" : " threads (the first: ") +
             thread_name(first_finished) + (finished == 1 ? ") has finished" : ") have finished");
+    const bool in_each = std::all_of(at_barrier_, at_barrier_ + simdgroup_count_,
+                                     [](std::uint32_t lanes) { return lanes != 0; });
+    if (in_each && other_site == lowest_site) {
+      text +=
+          "; Metal leaves undefined what happens then, though hardware that counts simdgroups lets threads "
+          "pass, since some of each simdgroup wait";
+    }
   }
   return text;
 }
