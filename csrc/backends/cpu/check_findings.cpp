@@ -131,8 +131,8 @@ bool same_fault(const CheckFinding& a, const CheckFinding& b) {
   return a.kind == b.kind && same_object(a, b) && same_pair(a, b);
 }
 
-// Accesses that race are no warning where other threads do the same, and what one side of a race found unwritten
-// is the race's doing.
+// Accesses that race are no warning where other threads do the same, and what one side of a race found
+// unwritten is the race's doing.
 bool is_said_by(const CheckFinding& finding, const CheckFinding& race) {
   if (race.kind != CheckKind::race || !same_object(finding, race)) return false;
   if (finding.severity == CheckSeverity::warning) return same_pair(finding, race);
@@ -158,7 +158,6 @@ bool CheckFindings::count(CheckKind kind, const CheckPlace& place, const CheckPl
   const auto known = known_.find(key(kind, place, other, region));
   if (known == known_.end()) return recorded_.size() >= max_findings;
   ++recorded_[known->second].finding.count;
-  ++recorded_[known->second].lately;
   return true;
 }
 
@@ -167,29 +166,22 @@ void CheckFindings::add(CheckFinding finding, const CheckPlace& place, const Che
   finding.count = 1;
   known_.emplace(key(finding.kind, place, other, region), recorded_.size());
   recorded_.push_back(
-      {std::move(finding), place, other != nullptr ? *other : CheckPlace(), std::move(detail), 1});
+      {std::move(finding), place, other != nullptr ? *other : CheckPlace(), std::move(detail)});
 }
 
-void CheckFindings::begin_submission() {
-  for (Recorded& recorded : recorded_) recorded.lately = 0;
-}
-
-std::vector<CheckFinding> CheckFindings::resolve(bool lately) {
+std::vector<CheckFinding> CheckFindings::resolve() const {
   std::map<CheckedModule*, std::vector<std::uint32_t>> wanted;
   const auto want = [&wanted](const CheckPlace& place) {
     if (place.module != nullptr && !place.is_site) wanted[place.module.get()].push_back(place.number);
   };
   for (const Recorded& recorded : recorded_) {
-    if (lately && recorded.lately == 0) continue;
     want(recorded.place);
     want(recorded.other);
   }
   for (const auto& [module, numbers] : wanted) module->find_lines(numbers);
   std::vector<CheckFinding> findings;
   for (const Recorded& recorded : recorded_) {
-    if (lately && recorded.lately == 0) continue;
     CheckFinding finding = recorded.finding;
-    if (lately) finding.count = recorded.lately;
     place_access(finding.access, recorded.place);
     if (finding.other) place_access(*finding.other, recorded.other);
     const auto same = std::find_if(findings.begin(), findings.end(), [&finding](const CheckFinding& known) {
@@ -210,7 +202,25 @@ std::vector<CheckFinding> CheckFindings::resolve(bool lately) {
   return findings;
 }
 
+std::vector<CheckFinding> CheckFindings::end_submission() {
+  std::vector<CheckFinding> findings = resolve();
+  recorded_.clear();
+  known_.clear();
+  for (const CheckFinding& finding : findings) {
+    const auto same = std::find_if(all_.begin(), all_.end(), [&finding](const CheckFinding& known) {
+      return same_fault(known, finding);
+    });
+    if (same != all_.end()) {
+      same->count += finding.count;
+    } else if (all_.size() < max_findings) {
+      all_.push_back(finding);
+    }
+  }
+  return findings;
+}
+
 void CheckFindings::clear() {
+  all_.clear();
   recorded_.clear();
   known_.clear();
 }

@@ -35,11 +35,10 @@ class CheckFindings {
   // `finding` lacks what the places tell: kernel, file and line. `detail`: what the sentence ends with.
   void add(CheckFinding finding, const CheckPlace& place, const CheckPlace* other, std::uint32_t region,
            std::string detail);
-  // A submission begins: what it does is counted apart, too.
-  void begin_submission();
-  // With lines; equal ones by their lines made one. Of the submission that began last, or of all.
-  std::vector<CheckFinding> of_submission() { return resolve(true); }
-  std::vector<CheckFinding> all() { return resolve(false); }
+  // What the submission that ends here did, with lines; equal ones by their lines made one.
+  std::vector<CheckFinding> end_submission();
+  // Of all submissions: each fault as it was when it happened first, counts added up.
+  const std::vector<CheckFinding>& all() const noexcept { return all_; }
   void clear();
 
  private:
@@ -50,12 +49,12 @@ class CheckFindings {
     CheckPlace place;
     CheckPlace other;
     std::string detail;
-    std::uint64_t lately = 0;  // count since begin_submission()
   };
-  std::vector<CheckFinding> resolve(bool lately);
+  std::vector<CheckFinding> resolve() const;
   static Key key(CheckKind kind, const CheckPlace& place, const CheckPlace* other, std::uint32_t region);
 
-  std::vector<Recorded> recorded_;
+  std::vector<CheckFinding> all_;
+  std::vector<Recorded> recorded_;  // of the submission that runs
   std::map<Key, std::size_t> known_;
 };
 

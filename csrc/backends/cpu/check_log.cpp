@@ -72,6 +72,8 @@ void CheckLog::begin_group() {
 }
 
 void CheckLog::count(CheckedModule& module, const std::vector<bool>& is_threadgroup_region) {
+  module.count_logged(accesses_.size());
+  module.keep_samples(accesses_);
   const auto simdgroup = [](const LoggedAccess& access) { return access.thread / 32u; };
   const auto request = [&](const LoggedAccess& access) {
     return std::tuple(access.instruction, access.segment, access.turn, simdgroup(access));

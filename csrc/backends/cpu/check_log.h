@@ -11,18 +11,12 @@
 
 namespace metalane::cpu {
 
-struct LoggedAccess {
-  std::uint32_t instruction;
-  std::uint32_t segment;
-  std::uint32_t turn;  // how often the thread came to the instruction in the segment, before
-  std::uint16_t thread;
-  std::uint16_t nbytes;
-  std::uint64_t at;  // from the start of what is bound
-};
-
 // Of one threadgroup at a time. Bounded: a group with more accesses is logged up to the limit.
 class CheckLog {
  public:
+  // Of one kernel: later launches of it would tell the same at the same cost.
+  static constexpr std::uint64_t most_logged = std::uint64_t{1} << 20;
+
   // Which groups of a launch are logged: the first ones, and some of the others.
   static bool samples(std::uint64_t group, std::uint64_t group_count) noexcept {
     constexpr std::uint64_t most = 8;
@@ -37,7 +31,7 @@ class CheckLog {
   void clear();
 
  private:
-  static constexpr std::size_t max_accesses = std::size_t{1} << 20;  // 24 MiB
+  static constexpr std::size_t max_accesses = std::size_t{1} << 18;  // 8 MiB
 
   std::vector<LoggedAccess> accesses_;
 };

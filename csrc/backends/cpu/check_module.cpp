@@ -139,7 +139,25 @@ SourceLine CheckedModule::line(std::uint32_t number) const {
   return found != lines_.end() ? found->second : SourceLine();
 }
 
+void CheckedModule::name_region(std::uint32_t region, const std::string& name, const char* memory) {
+  if (region_names_.size() <= region) region_names_.resize(region + 1);
+  if (region_names_[region].memory.empty()) region_names_[region] = {name, memory};
+}
+
+const CheckedModule::RegionName& CheckedModule::region_name(std::uint32_t region) const {
+  static const RegionName none;
+  return region < region_names_.size() ? region_names_[region] : none;
+}
+
+void CheckedModule::keep_samples(const std::vector<LoggedAccess>& accesses) {
+  constexpr std::size_t most = 1 << 14;
+  if (samples_.empty())
+    samples_.assign(accesses.begin(),
+                    accesses.begin() + static_cast<std::ptrdiff_t>(std::min(accesses.size(), most)));
+}
+
 void CheckedModule::forget_counts() {
+  samples_.clear();
   for (Instruction& instruction : instructions_) {
     const Instruction before = instruction;
     instruction = {};
@@ -149,6 +167,7 @@ void CheckedModule::forget_counts() {
     instruction.pc = before.pc;
   }
   std::fill(waits_.begin(), waits_.end(), 0);
+  logged_ = 0;
 }
 
 }  // namespace metalane::cpu

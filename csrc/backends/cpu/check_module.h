@@ -14,6 +14,16 @@
 
 namespace metalane::cpu {
 
+// An access of a threadgroup that is logged one by one.
+struct LoggedAccess {
+  std::uint32_t instruction;
+  std::uint32_t segment;
+  std::uint32_t turn;  // how often the thread came to the instruction in the segment, before
+  std::uint16_t thread;
+  std::uint16_t nbytes;
+  std::uint64_t at;  // from the start of what is bound
+};
+
 enum class Touch : std::uint8_t { load, store, atomic_load, atomic_store, atomic_update };
 constexpr bool writes(Touch touch) noexcept { return touch != Touch::load && touch != Touch::atomic_load; }
 constexpr bool reads(Touch touch) noexcept { return touch != Touch::store && touch != Touch::atomic_store; }
@@ -56,6 +66,13 @@ class CheckedModule {
   const metalane_check_variable& variable(std::uint32_t number) const { return table_->variables()[number]; }
   const char* variable_name(std::uint32_t number) const { return table_->names[variable(number).id]; }
 
+  // By the offset of what a call returns to: the newest instruction there.
+  const std::vector<std::uint16_t>& by_offset() const noexcept { return by_offset_; }
+  std::uint64_t text_begin() const noexcept { return text_begin_; }
+  // Accesses that were logged so far.
+  std::uint64_t logged() const noexcept { return logged_; }
+  void count_logged(std::uint64_t count) noexcept { logged_ += count; }
+
   // The number of the instruction that `pc` is behind, where it is known with this region; else 0.
   std::uint32_t find(const void* pc, std::uint32_t region) const noexcept {
     const std::uint64_t at = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
@@ -68,6 +85,18 @@ class CheckedModule {
   std::uint32_t add(const void* pc, std::uint32_t region, Touch touch);
   Instruction& instruction(std::uint32_t number) noexcept { return instructions_[number]; }
   std::vector<Instruction>& instructions() noexcept { return instructions_; }
+
+  // What findings and counts call an argument or variable. The same in every launch of the kernel.
+  struct RegionName {
+    std::string name;
+    std::string memory;
+  };
+  void name_region(std::uint32_t region, const std::string& name, const char* memory);
+  const RegionName& region_name(std::uint32_t region) const;
+
+  // The first threadgroup that was logged, as far as there is room.
+  const std::vector<LoggedAccess>& samples() const noexcept { return samples_; }
+  void keep_samples(const std::vector<LoggedAccess>& accesses);
 
   // Finds the lines of these instructions, as one program run; known ones are not asked for again.
   void find_lines(const std::vector<std::uint32_t>& numbers);
@@ -87,6 +116,9 @@ class CheckedModule {
   std::vector<Instruction> instructions_;
   std::map<const void*, SourceLine> lines_;
   std::vector<std::uint64_t> waits_;
+  std::uint64_t logged_ = 0;
+  std::vector<RegionName> region_names_;
+  std::vector<LoggedAccess> samples_;
 };
 
 }  // namespace metalane::cpu

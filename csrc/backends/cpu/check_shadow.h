@@ -69,6 +69,13 @@ class ShadowMemory {
     return {chunk.cells.get() + (within >> chunk.shift), static_cast<std::uint32_t>(length >> chunk.shift),
             chunk.shift};
   }
+  // The cell that is these bytes, where there is one.
+  const Cell* only(std::uint64_t offset, std::uint64_t nbytes) const noexcept {
+    const Chunk& chunk = chunks_[offset / chunk_bytes];
+    const std::uint64_t bytes = std::uint64_t{1} << chunk.shift;
+    if (nbytes != bytes || (offset & (bytes - 1)) != 0 || chunk.cells == nullptr) return nullptr;
+    return chunk.cells.get() + ((offset % chunk_bytes) >> chunk.shift);
+  }
   // Whether at() would have to make or split cells: host code that no signal may leave.
   bool is_ready(std::uint64_t offset, std::uint64_t nbytes) const noexcept {
     const std::uint64_t first = offset / chunk_bytes, last = (offset + nbytes - 1) / chunk_bytes;

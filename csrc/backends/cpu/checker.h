@@ -133,7 +133,9 @@ class Checker final : public GroupObserver {
                       std::uint32_t element_bytes);
 
   // checker_access.cpp
-  void access(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc);
+  template <Touch touch>
+  void access(std::uint64_t address, std::uint64_t nbytes, const void* pc);
+  bool adds_nothing(const CheckRegion& region, std::uint64_t at, std::uint64_t nbytes) const noexcept;
   std::uint32_t instruction_of(const void* pc, std::uint32_t region, Touch touch);
   void track(const CheckRegion& region, Conflict access);
   bool is_ordered(Mark other, Memory memory, std::uint32_t thread) const noexcept;
@@ -181,6 +183,11 @@ class Checker final : public GroupObserver {
   const metalane_group* group_ = nullptr;
   std::shared_ptr<CheckedModule> module_;
   std::vector<CheckRegion> regions_;
+  // Of module_ and regions_, for each access.
+  const CheckRegion* region_data_ = nullptr;
+  Instruction* instructions_ = nullptr;
+  const std::uint16_t* by_offset_ = nullptr;
+  std::uint64_t text_begin_ = 0, text_bytes_ = 0;
   std::vector<std::unique_ptr<ShadowMemory>> variable_shadows_;
   std::vector<std::shared_ptr<InitializedBytes>> initialized_;  // of the launch's arguments
   std::uint64_t group_count_ = 0;

@@ -13,18 +13,33 @@ constexpr std::uint64_t null_bytes = std::uint64_t{1} << 20;
 
 }  // namespace
 
-inline std::uint32_t Checker::instruction_of(const void* pc, std::uint32_t region, Touch touch) {
+std::uint32_t Checker::instruction_of(const void* pc, std::uint32_t region, Touch touch) {
   const std::uint32_t known = module_->find(pc, region);
-  if (known != 0) [[likely]]
-    return known;
+  if (known != 0) return known;
   const Unleavable unleavable(*this);
-  return module_->add(pc, region, touch);
+  const std::uint32_t added = module_->add(pc, region, touch);
+  instructions_ = module_->instructions().data();
+  return added;
 }
 
-inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc) {
+// A load of a word of threadgroup memory that orders nothing anew: somebody wrote it before the newest
+// barrier, and threads of two simdgroups have loaded it since. Most loads of threadgroup memory are of this
+// kind.
+inline bool Checker::adds_nothing(const CheckRegion& region, std::uint64_t at,
+                                  std::uint64_t nbytes) const noexcept {
+  const Cell* cell = region.shadow->only(at, nbytes);
+  if (cell == nullptr) return false;
+  const std::uint32_t first = barrier_first_[threadgroup_memory];
+  const std::uint32_t written = cell->writer.segment();
+  return written < first && written >= group_first_ && cell->far_reader.segment() >= first &&
+         cell->far_reader.turn() >= 2;
+}
+
+template <Touch touch>
+inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const void* pc) {
   const std::uint64_t offset = address - arena_begin_;
   if (offset >= arena_bytes_) {
-    if (address < null_bytes && nbytes != 0) [[unlikely]]
+    if (address < null_bytes) [[unlikely]]
       out_of_bounds(address, nbytes, touch, pc);
     return;
   }
@@ -32,20 +47,23 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, Touch t
     runner_->leave();
   if (has_pending_store_) [[unlikely]]
     compare_pending();
-  std::uint32_t number = static_cast<std::uint32_t>(offset >> arena_shift_);
+  auto number = static_cast<std::uint32_t>(offset >> arena_shift_);
   if (number == CheckArena::threadgroup_slot) {
     const std::uint64_t place = (address - variables_begin_) / METALANE_CHECK_PITCH;
     number = place < variable_count_ ? first_variable + static_cast<std::uint32_t>(place) : number;
   }
-  const CheckRegion& region = regions_[number];
+  const CheckRegion& region = region_data_[number];
   const std::uint64_t at = address - region.begin;
   if (at >= region.nbytes || nbytes > region.nbytes - at) [[unlikely]] {
     out_of_bounds(address, nbytes, touch, pc);
     return;
   }
   const std::uint32_t thread = group_->current_thread;
-  const std::uint32_t here = instruction_of(pc, number, touch);
-  Instruction& instruction = module_->instruction(here);
+  const std::uint64_t in_text = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
+  std::uint32_t here = in_text < text_bytes_ ? by_offset_[in_text] : 0;
+  if (here == 0 || instructions_[here].region != number) [[unlikely]]
+    here = instruction_of(pc, number, touch);
+  Instruction& instruction = instructions_[here];
   const std::uint64_t place = std::uint64_t{segment_} << 32 | thread;
   if (instruction.place != place) {
     if ((instruction.place ^ place) >> 32 != 0) instruction.lanes = 0;
@@ -61,6 +79,9 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, Touch t
   if (logs_) [[unlikely]]
     log_.add({here, segment_, instruction.turn, static_cast<std::uint16_t>(thread),
               static_cast<std::uint16_t>(nbytes < 65535 ? nbytes : 65535), at});
+  if (touch == Touch::load && region.is_threadgroup && region.shadow != nullptr &&
+      adds_nothing(region, at, nbytes))
+    return;
   if (region.shadow == nullptr && region.initialized == nullptr) return;
   const Mark self(segment_, here, thread, instruction.turn < 31 ? instruction.turn : 31, is_atomic(touch));
   const Conflict whole = {number, at, nbytes, self, touch};
@@ -148,7 +169,7 @@ inline void Checker::write_cell(Cell& cell, Memory memory, Conflict& access, std
   cell.writer = access.self;
 }
 
-inline void Checker::track(const CheckRegion& region, Conflict access) {
+void Checker::track(const CheckRegion& region, Conflict access) {
   const Memory memory = region.is_threadgroup ? threadgroup_memory : device_memory;
   const bool stores = writes(access.self_touch);
   for (std::uint64_t done = 0; done < access.nbytes;) {
@@ -212,35 +233,35 @@ void Checker::out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch t
 __attribute__((tls_model("initial-exec"))) thread_local Checker* current_checker = nullptr;
 
 struct Checker::Hooks {
-  static std::uint64_t number(const void* address) { return reinterpret_cast<std::uint64_t>(address); }
   // Modules are called outside launches, too: for what their tables say.
-  static void enter(const void* address, std::uint64_t nbytes, Touch touch, const void* pc) {
+  template <Touch touch>
+  static inline void enter(const void* address, std::uint64_t nbytes, const void* pc) {
     Checker* const checker = current_checker;
     if (checker == nullptr) return;
     if constexpr (fiber_hooks) {
       // A sanitizer's runtime is no place to be left.
       const Unleavable unleavable(*checker);
-      checker->access(number(address), nbytes, touch, pc);
+      checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
     } else {
-      checker->access(number(address), nbytes, touch, pc);
+      checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
     }
   }
   template <std::uint64_t nbytes, Touch touch>
   static void fixed(const void* address, const void* pc) {
-    enter(address, nbytes, touch, pc);
+    enter<touch>(address, nbytes, pc);
   }
-  static void read_range(const void* address, std::uint64_t nbytes, const void* pc) {
-    if (nbytes != 0) enter(address, nbytes, Touch::load, pc);
-  }
-  static void write_range(const void* address, std::uint64_t nbytes, const void* pc) {
-    if (nbytes != 0) enter(address, nbytes, Touch::store, pc);
+  template <Touch touch>
+  static void range(const void* address, std::uint64_t nbytes, const void* pc) {
+    if (nbytes != 0) enter<touch>(address, nbytes, pc);
   }
   static void atomic(const void* address, std::uint32_t nbytes, std::uint32_t what, const void* pc) {
-    enter(address, nbytes,
-          what == METALANE_CHECK_LOAD    ? Touch::atomic_load
-          : what == METALANE_CHECK_STORE ? Touch::atomic_store
-                                         : Touch::atomic_update,
-          pc);
+    if (what == METALANE_CHECK_LOAD) {
+      enter<Touch::atomic_load>(address, nbytes, pc);
+    } else if (what == METALANE_CHECK_STORE) {
+      enter<Touch::atomic_store>(address, nbytes, pc);
+    } else {
+      enter<Touch::atomic_update>(address, nbytes, pc);
+    }
   }
   static void barrier(std::uint32_t site, std::uint32_t flags) {
     if (site < current_checker->flags_of_site_.size()) current_checker->flags_of_site_[site] = flags;
@@ -265,8 +286,8 @@ const metalane_check_host& Checker::host() {
        &Hooks::fixed<8, Touch::load>, &Hooks::fixed<16, Touch::load>},
       {&Hooks::fixed<1, Touch::store>, &Hooks::fixed<2, Touch::store>, &Hooks::fixed<4, Touch::store>,
        &Hooks::fixed<8, Touch::store>, &Hooks::fixed<16, Touch::store>},
-      &Hooks::read_range,
-      &Hooks::write_range,
+      &Hooks::range<Touch::load>,
+      &Hooks::range<Touch::store>,
       &Hooks::atomic,
       &Hooks::barrier,
       &Hooks::fence,

@@ -20,7 +20,6 @@ bool is_bound(const KernelArgument& argument) { return argument.space != Address
 void Checker::begin_submission(const CommandList& list) {
   submission_lock_ = std::unique_lock(mutex_);
   list_ = &list;
-  findings_.begin_submission();
   if (segment_ > many_segments) {
     segment_ = 0;
     variable_shadows_.clear();
@@ -28,7 +27,7 @@ void Checker::begin_submission(const CommandList& list) {
 }
 
 std::vector<CheckFinding> Checker::end_submission() {
-  std::vector<CheckFinding> findings = findings_.of_submission();
+  std::vector<CheckFinding> findings = findings_.end_submission();
   tracked_.clear();
   launches_.clear();
   module_.reset();
@@ -228,6 +227,11 @@ bool Checker::begin_launch(std::size_t launch_number, const LaunchRecord& record
   if (std::find(modules_.begin(), modules_.end(), module_) == modules_.end()) modules_.push_back(module_);
   flags_of_site_.assign(module_->module().site_count, 0);
   regions_.resize(null_region + 1);
+  region_data_ = regions_.data();
+  instructions_ = module_->instructions().data();
+  by_offset_ = module_->by_offset().data();
+  text_begin_ = module_->text_begin();
+  text_bytes_ = module_->by_offset().size();
   initialized_.clear();
   plan_copies(record);
   if (!make_copies(record, why)) return false;
@@ -238,6 +242,8 @@ bool Checker::begin_launch(std::size_t launch_number, const LaunchRecord& record
     why = "no addresses for the checker's view of threadgroup memory";
     return false;
   }
+  for (std::uint32_t i = 0; i < first_variable + variable_count_; ++i)
+    module_->name_region(i, regions_[i].name, regions_[i].memory);
   track_races_ = options_.races;
   launches_.begin_launch(module_, shape, ++segment_);
   group_count_ = std::uint64_t{shape.groups[0]} * shape.groups[1] * shape.groups[2];
@@ -271,7 +277,8 @@ void Checker::begin_group(std::uint64_t group) {
     std::fill(std::begin(simdgroup_first_[memory]), std::end(simdgroup_first_[memory]), group_first_);
   }
   launches_.begin_group(group, group_first_);
-  logs_ = options_.traffic && CheckLog::samples(group, group_count_);
+  logs_ =
+      options_.traffic && CheckLog::samples(group, group_count_) && module_->logged() < CheckLog::most_logged;
   if (logs_) log_.begin_group();
 }
 
@@ -281,24 +288,6 @@ void Checker::end_group() {
   std::vector<bool> is_threadgroup(regions_.size());
   for (std::size_t i = 0; i < regions_.size(); ++i) is_threadgroup[i] = regions_[i].is_threadgroup;
   log_.count(*module_, is_threadgroup);
-}
-
-// Reports
-// -----------------------------------------------------------------------------------------------------
-
-CheckReport Checker::report() {
-  const std::lock_guard lock(mutex_);
-  CheckReport report;
-  report.findings = findings_.all();
-  return report;
-}
-
-void Checker::clear_report() {
-  const std::lock_guard lock(mutex_);
-  findings_.clear();
-  log_.clear();
-  for (const std::shared_ptr<CheckedModule>& module : modules_) module->forget_counts();
-  modules_.clear();
 }
 
 }  // namespace metalane::cpu

@@ -58,15 +58,19 @@ std::vector<std::string> flags_for(MathMode math, ModuleUse use, bool is_clang) 
   }
   if (use == ModuleUse::checked) {
     for (const char* flag : {"-DMETALANE_CHECK", "-g1", "-fsanitize=thread"}) flags.push_back(flag);
+    // The library's functions, inlined, have the user's lines.
     if (is_clang) {
       // Its instrumentation runs last: vectors that it makes itself would be past the widths that are told.
       for (const char* flag :
            {"-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-tsan-instrument-read-before-write=1",
-            "-mllvm", "-tsan-instrument-func-entry-exit=0"}) {
+            "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-inline-threshold=2000"}) {
         flags.push_back(flag);
       }
     } else {
-      flags.push_back("--param=tsan-instrument-func-entry-exit=0");
+      for (const char* flag : {"--param=tsan-instrument-func-entry-exit=0",
+                               "--param=max-inline-insns-auto=400", "--param=max-inline-insns-single=2000"}) {
+        flags.push_back(flag);
+      }
     }
   }
   return flags;
