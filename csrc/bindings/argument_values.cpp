@@ -269,15 +269,9 @@ nb::bytes pack_argument(const KernelArgument& argument, nb::handle value, const 
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-// The value that the constant will have, as the plain bool, int or float that pipelines are keyed by.
-nb::object constant_value(const FunctionConstant& constant, nb::handle value, const std::string& op) {
-  const std::string place = "constants['" + constant.name + "']";
-  if (constant.type.columns > 1 || constant.type.components > 1) {
-    throw ArgumentError(op, place, "a scalar constant", "one of type " + constant.type.name);
-  }
-  std::uint8_t packed[8] = {};
-  ValuePacker(op).pack(constant.type, value, packed, place);
-  switch (constant.type.scalar) {
+// A number of the constant as the plain bool, int or float that pipelines are keyed by.
+nb::object constant_number(ScalarType type, nb::handle value, const std::uint8_t* packed) {
+  switch (type) {
     case ScalarType::boolean:
       return nb::bool_(packed[0] != 0);
     case ScalarType::float16:
@@ -285,8 +279,36 @@ nb::object constant_value(const FunctionConstant& constant, nb::handle value, co
     case ScalarType::float32:
       return nb::steal(PyNumber_Float(value.ptr()));
     default:
-      return unpack_scalar(constant.type.scalar, packed);
+      return unpack_scalar(type, packed);
   }
+}
+
+// The value that the constant will have; a tuple for a vector.
+nb::object constant_value(const FunctionConstant& constant, nb::handle value, const std::string& op) {
+  const std::string place = "constants['" + constant.name + "']";
+  if (constant.type.columns > 1) {
+    throw ArgumentError(op, place, "a scalar or vector constant", "one of type " + constant.type.name);
+  }
+  const std::size_t components = constant.type.components;
+  // A vector of three has the room of four.
+  std::uint8_t packed[4 * sizeof(std::uint64_t)] = {};
+  if (components == 1) {
+    ValuePacker(op).pack(constant.type, value, packed, place);
+    return constant_number(constant.type.scalar, value, packed);
+  }
+  Py_ssize_t length = 0;
+  if (!is_sequence(value, length) || static_cast<std::size_t>(length) != components) {
+    throw ArgumentError(op, place, std::to_string(components) + " numbers (" + constant.type.name + ")",
+                        repr_of(value));
+  }
+  nb::list given, numbers;
+  const std::vector<nb::object> items = all_items(value, length);
+  for (const nb::object& item : items) given.append(item);
+  const std::size_t stride = constant.type.size / (components == 3 ? 4 : components);
+  ValuePacker(op).pack(constant.type, given, packed, place);
+  for (std::size_t i = 0; i < components; ++i)
+    numbers.append(constant_number(constant.type.scalar, items[i], packed + i * stride));
+  return nb::steal(PyList_AsTuple(numbers.ptr()));
 }
 
 }  // namespace
@@ -297,7 +319,7 @@ void bind_argument_values(nb::module_& module) {
              "The value as the bytes that the argument reads; errors name the kernel and the place.");
   module.def("_constant_value", &constant_value, "constant"_a, "value"_a.none(), "op"_a,
              nb::sig("def _constant_value(constant: FunctionConstant, value: typing.Any, op: str) -> bool | "
-                     "int | float"),
+                     "int | float | tuple[bool | int | float, ...]"),
              "The value as the constant will have it, range-checked.");
 }
 

@@ -107,9 +107,10 @@ nb::tuple shape_tuple(const Shape& shape);
 Size3 size3_from(nb::handle value, const char* op, const char* argument);
 nb::tuple size3_tuple(const Size3& size);
 std::uint64_t u64_from(nb::handle value, const char* op, const char* argument);
-// A non-negative number of seconds, or None.
-std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument);
-// {name or index: bool, int or float}, or None.
+// A number of seconds from 0, or above 0, or None.
+std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument,
+                                   bool may_be_zero = true);
+// {name or index: bool, int, float, or a sequence of them}, or None.
 std::vector<ConstantValue> constants_from(nb::handle value, const char* op);
 // The value as a Python int where it is one or has __index__; an invalid object otherwise.
 nb::object integer_from(nb::handle value);
@@ -184,7 +185,7 @@ void wait_for_buffer(const Buffer& buffer);
 // Keeps the pages of a buffer in place for a NumPy array or a DLPack tensor, whatever the buffer does.
 class HostView {
  public:
-  explicit HostView(const Buffer& buffer);
+  HostView(const Buffer& buffer, const char* op);
   ~HostView();
   HostView(const HostView&) = delete;
   HostView& operator=(const HostView&) = delete;
@@ -195,7 +196,9 @@ class HostView {
   Buffer buffer_;
   void* address_;
 };
-nb::object numpy_view(const Buffer& buffer);
+// Throws ArgumentError for a released buffer.
+void check_live(const Buffer& buffer, const char* op);
+nb::object numpy_view(const Buffer& buffer, const char* op);
 
 // dlpack.cpp ------------------------------------------------------------------------------------------------
 nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::handle dl_device,

@@ -7,8 +7,14 @@ namespace metalane::python {
 
 using namespace nb::literals;
 
-HostView::HostView(const Buffer& buffer) : buffer_(buffer) {
-  if (!buffer_ || !buffer_.storage()->try_pin()) throw ArgumentError("Buffer: it was released");
+void check_live(const Buffer& buffer, const char* op) {
+  if (buffer.released())
+    throw ArgumentError(op, "self", "a buffer that was not released", "a released buffer");
+}
+
+HostView::HostView(const Buffer& buffer, const char* op) : buffer_(buffer) {
+  check_live(buffer, op);
+  if (!buffer_.storage()->try_pin()) check_live(Buffer(), op);  // released by another thread meanwhile
   address_ = buffer_.storage()->address() + buffer_.byte_offset();
   if (!buffer_.readonly()) buffer_.storage()->host_may_write(buffer_.byte_offset(), buffer_.nbytes());
 }
@@ -32,7 +38,7 @@ nb::dict array_interface(const HostView& view) {
 }
 
 nb::object array_for(const Buffer& buffer, nb::handle dtype, nb::handle copy) {
-  nb::object array = numpy_view(buffer);
+  nb::object array = numpy_view(buffer, "Buffer.__array__");
   if (!dtype.is_none() &&
       !numpy_dtype(buffer.dtype()).equal(nb::module_::import_("numpy").attr("dtype")(dtype))) {
     if (copy.is(nb::handle(Py_False))) {
@@ -46,7 +52,7 @@ nb::object array_for(const Buffer& buffer, nb::handle dtype, nb::handle copy) {
 }
 
 nb::object to_list(const Buffer& buffer) {
-  nb::object array = numpy_view(buffer);
+  nb::object array = numpy_view(buffer, "Buffer.tolist");
   if (buffer.dtype() == DType::bfloat16) array = array.attr("astype")("float32");
   return array.attr("tolist")();
 }
@@ -79,9 +85,10 @@ void bind_properties(nb::class_<Buffer>& buffer) {
 
 }  // namespace
 
-nb::object numpy_view(const Buffer& buffer) {
+nb::object numpy_view(const Buffer& buffer, const char* op) {
+  check_live(buffer, op);
   wait_for_buffer(buffer);
-  nb::object view = nb::cast(std::make_unique<HostView>(buffer).release(), nb::rv_policy::take_ownership);
+  nb::object view = nb::cast(std::make_unique<HostView>(buffer, op).release(), nb::rv_policy::take_ownership);
   nb::object array = nb::module_::import_("numpy").attr("asarray")(view);
   if (buffer.dtype() == DType::bfloat16) array = array.attr("view")(numpy_dtype(DType::bfloat16));
   return array;
@@ -124,11 +131,13 @@ void bind_buffer(nb::module_& module) {
       .def(
           "synchronize", [](const Buffer& self) { wait_for_buffer(self); },
           "Waits until no committed work that writes this range is in flight; raises that work's error.")
-      .def("numpy", &numpy_view, nb::sig("def numpy(self) -> NDArray[typing.Any]"),
-           "A NumPy array on the same memory (no copy), after waiting for committed work that writes it.\n\n"
-           "Raises that work's error, and ArgumentError while an open encoder holds a launch that writes the "
-           "range. "
-           "An array taken earlier is plain memory: later launches change it without further waiting.")
+      .def(
+          "numpy", [](const Buffer& self) { return numpy_view(self, "Buffer.numpy"); },
+          nb::sig("def numpy(self) -> NDArray[typing.Any]"),
+          "A NumPy array on the same memory (no copy), after waiting for committed work that writes it.\n\n"
+          "Raises that work's error, and ArgumentError while an open encoder holds a launch that writes the "
+          "range. "
+          "An array taken earlier is plain memory: later launches change it without further waiting.")
       .def("__array__", &array_for, "dtype"_a = nb::none(), "copy"_a = nb::none(),
            nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> "
                    "NDArray[typing.Any]"))

@@ -222,7 +222,7 @@ Size3 size3_from(nb::handle value, const char* op, const char* argument) {
 
 nb::tuple size3_tuple(const Size3& size) { return nb::make_tuple(size.x, size.y, size.z); }
 
-std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument) {
+std::optional<double> seconds_from(nb::handle value, const char* op, const char* argument, bool may_be_zero) {
   if (value.is_none()) return std::nullopt;
   const double seconds = PyFloat_AsDouble(value.ptr());
   if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
@@ -230,8 +230,9 @@ std::optional<double> seconds_from(nb::handle value, const char* op, const char*
     throw DTypeError(op, argument, "a number of seconds or None",
                      repr_of(value) + " (" + type_name_of(value) + ")");
   }
-  if (std::isnan(seconds) || seconds < 0) {
-    throw ArgumentError(op, argument, "a number of seconds from 0 up", repr_of(value));
+  if (std::isnan(seconds) || seconds < 0 || (seconds == 0 && !may_be_zero)) {
+    const char* expected = may_be_zero ? "a number of seconds from 0 up" : "a positive number of seconds";
+    throw ArgumentError(op, argument, expected, repr_of(value));
   }
   // Beyond any process's life; clocks overflow on more.
   constexpr double kLongest = 1e9;
@@ -239,6 +240,24 @@ std::optional<double> seconds_from(nb::handle value, const char* op, const char*
 }
 
 namespace {
+
+ConstantNumber constant_number(nb::handle key, nb::handle value, const char* op) {
+  if (PyBool_Check(value.ptr()) || is_numpy_bool(value)) return PyObject_IsTrue(value.ptr()) == 1;
+  if (nb::object index = integer_from(value); index.is_valid()) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow == 0) return static_cast<std::int64_t>(number);
+    return u64_from(index, op, "constants");
+  }
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    clear_refusal();
+    throw DTypeError(op, "constants[" + repr_of(key) + "]",
+                     "a bool, an integer, a float, or a tuple or list of them",
+                     repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  return number;
+}
 
 ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
   ConstantValue constant;
@@ -252,25 +271,15 @@ ConstantValue constant_from(nb::handle key, nb::handle value, const char* op) {
     if (index > UINT32_MAX) throw ArgumentError(op, "constants", "an index below 2^32", repr_of(key));
     constant.key = static_cast<std::uint32_t>(index);
   }
-  if (PyBool_Check(value.ptr()) || is_numpy_bool(value)) {
-    constant.value = PyObject_IsTrue(value.ptr()) == 1;
-  } else if (nb::object index = integer_from(value); index.is_valid()) {
-    int overflow = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-    if (overflow == 0) {
-      constant.value = static_cast<std::int64_t>(number);
-    } else {
-      constant.value = u64_from(index, op, "constants");
-    }
-  } else {
-    const double number = PyFloat_AsDouble(value.ptr());
-    if (number == -1.0 && PyErr_Occurred() != nullptr) {
-      clear_refusal();
-      throw DTypeError(op, "constants[" + repr_of(key) + "]", "a bool, an integer or a float",
-                       repr_of(value) + " (" + type_name_of(value) + ")");
-    }
-    constant.value = number;
+  const bool is_list = PyTuple_Check(value.ptr()) != 0 || PyList_Check(value.ptr()) != 0;
+  if (!is_list) {
+    std::visit([&](const auto& number) { constant.value = number; }, constant_number(key, value, op));
+    return constant;
   }
+  nb::object items = nb::steal(PySequence_Tuple(value.ptr()));
+  std::vector<ConstantNumber> components;
+  for (nb::handle item : nb::borrow<nb::tuple>(items)) components.push_back(constant_number(key, item, op));
+  constant.value = std::move(components);
   return constant;
 }
 

@@ -116,7 +116,7 @@ void bind_compile(nb::class_<Device>& device) {
       "constants"_a = nb::none(), "headers"_a = nb::none(),
       nb::sig("def compile(self, source: str, *, name: str | None = None, "
               "math: typing.Literal['safe', 'fast'] = 'safe', "
-              "constants: Mapping[str | int, bool | int | float] | None = None, "
+              "constants: Mapping[str | int, bool | int | float | Sequence[float]] | None = None, "
               "headers: Mapping[str, str] | None = None) -> CompiledSource"),
       "The kernels of a Metal source as callables: `device.compile(text).saxpy(x, y, 2.0, threads=n)`.\n\n"
       "name: what errors call the source. math: 'safe' (IEEE, the default) or 'fast'. constants: values of "

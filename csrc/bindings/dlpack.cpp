@@ -88,7 +88,7 @@ struct Export {
   std::int64_t shape[Shape::max_rank];
   std::int64_t strides[Shape::max_rank];
 
-  explicit Export(const Buffer& buffer) : managed{}, view(buffer) {
+  explicit Export(const Buffer& buffer) : managed{}, view(buffer, "Buffer.__dlpack__") {
     const Shape& dims = buffer.shape();
     std::int64_t stride = 1;
     for (std::size_t axis = dims.rank(); axis-- > 0;) {
@@ -122,7 +122,7 @@ nb::object export_capsule(std::unique_ptr<Export<Managed>> exported, const char*
 }
 
 Buffer copy_of(const Buffer& buffer) {
-  const HostView view(buffer);
+  const HostView view(buffer, "Buffer.__dlpack__");
   return buffer.device().copy_of(view.address(), buffer.shape(), buffer.dtype());
 }
 
@@ -222,6 +222,7 @@ nb::object dlpack_capsule(const Buffer& buffer, nb::handle max_version, nb::hand
     PyErr_Format(PyExc_BufferError, "Buffer.__dlpack__: dl_device must be (1, 0), got %R", dl_device.ptr());
     throw nb::python_error();
   }
+  check_live(buffer, "Buffer.__dlpack__");
   wait_for_buffer(buffer);
   const bool copied = copy.is(nb::handle(Py_True));
   const Buffer source = copied ? copy_of(buffer) : buffer;

@@ -215,7 +215,7 @@ std::vector<AddressRange> ranges_from(nb::handle value, const char* argument) {
 }
 
 Ticket commit(Encoder& self, nb::handle timeout) {
-  const std::optional<double> limit = seconds_from(timeout, "CommandEncoder.commit", "timeout");
+  const std::optional<double> limit = seconds_from(timeout, "CommandEncoder.commit", "timeout", false);
   drain_deferred();
   Ticket ticket = [&] {
     Unlocked unlocked;

@@ -227,7 +227,8 @@ void bind_registry(nb::module_& module) {
             return self.pipeline(kernel, values, mode);
           },
           "name"_a.none(), "constants"_a = nb::none(), "math"_a.none() = "safe",
-          nb::sig("def pipeline(self, name: str, constants: Mapping[str | int, bool | int | float] | None = "
+          nb::sig("def pipeline(self, name: str, constants: Mapping[str | int, bool | int | float | "
+                  "Sequence[float]] | None = "
                   "None, "
                   "math: str = 'safe') -> Pipeline"),
           "The compiled kernel `name` with these function constants; built once.\n\n"

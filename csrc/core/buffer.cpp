@@ -51,8 +51,12 @@ std::string Shape::str() const {
 
 namespace {
 
-const core::Storage& live(const std::shared_ptr<core::Storage>& storage) {
-  if (storage == nullptr || storage->released()) throw ArgumentError("Buffer: it was released");
+[[noreturn]] void refuse_released(const char* op) {
+  throw ArgumentError(op, "self", "a buffer that was not released", "a released buffer");
+}
+
+const core::Storage& live(const std::shared_ptr<core::Storage>& storage, const char* op) {
+  if (storage == nullptr || storage->released()) refuse_released(op);
   return *storage;
 }
 
@@ -61,11 +65,11 @@ const core::Storage& live(const std::shared_ptr<core::Storage>& storage) {
 bool Buffer::released() const noexcept { return storage_ == nullptr || storage_->released(); }
 
 std::uint64_t Buffer::address() const {
-  return reinterpret_cast<std::uint64_t>(live(storage_).address()) + offset_;
+  return reinterpret_cast<std::uint64_t>(live(storage_, "Buffer.address").address()) + offset_;
 }
 
 Buffer Buffer::view(std::uint64_t byte_offset, const Shape& shape, std::optional<DType> dtype) const {
-  live(storage_);
+  live(storage_, "Buffer.view");
   const DType element = dtype.value_or(dtype_);
   const std::uint64_t bytes = shape.bytes(element);
   std::uint64_t end = 0;
@@ -88,7 +92,7 @@ Buffer Buffer::view(std::uint64_t byte_offset, const Shape& shape, std::optional
 }
 
 Buffer Buffer::as_readonly() const {
-  live(storage_);
+  live(storage_, "Buffer.as_readonly");
   return Buffer(storage_, offset_, nbytes_, shape_, dtype_, true, true);
 }
 
@@ -114,7 +118,7 @@ void* Buffer::data() const {
 }
 
 Device Buffer::device() const {
-  if (storage_ == nullptr) throw ArgumentError("Buffer: it was released");
+  if (storage_ == nullptr) refuse_released("Buffer.device");
   return Device(storage_->device());
 }
 

@@ -68,6 +68,13 @@ std::string constant_key(const ConstantValue& constant) {
       std::snprintf(digits, sizeof digits, "%a", value);
       return digits;
     }
+    std::string operator()(const std::vector<ConstantNumber>& components) const {
+      std::string list = "(";
+      for (const ConstantNumber& component : components) {
+        list += (list.size() > 1 ? "," : "") + std::visit(*this, component);
+      }
+      return list + ")";
+    }
   };
   return text + ":" + std::visit(Print{}, constant.value);
 }

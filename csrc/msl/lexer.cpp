@@ -26,6 +26,7 @@ class Lexer {
 
   void run() {
     file_.tokens.reserve(text_.size() / 4);
+    if (text_.substr(0, 3) == "\xEF\xBB\xBF") at_ = line_begin_ = 3;  // an editor's byte order mark
     for (;;) {
       skip_space();
       if (at_ >= text_.size()) return;

@@ -26,13 +26,31 @@ std::string joined_names(const std::vector<FunctionConstantDeclaration>& constan
   return names.empty() ? "none: the source has no function constants" : "one of " + names;
 }
 
-std::string shown(const ConstantValue& value) {
-  if (const bool* flag = std::get_if<bool>(&value.value)) return *flag ? "true" : "false";
-  if (const auto* number = std::get_if<std::int64_t>(&value.value)) return std::to_string(*number);
-  if (const auto* number = std::get_if<std::uint64_t>(&value.value)) return std::to_string(*number);
+std::string shown(const ConstantNumber& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
+  if (const auto* number = std::get_if<std::uint64_t>(&value)) return std::to_string(*number);
   char text[40];
-  std::snprintf(text, sizeof text, "%g", std::get<double>(value.value));
+  std::snprintf(text, sizeof text, "%g", std::get<double>(value));
   return text;
+}
+
+// One number, or the components of a vector.
+std::vector<ConstantNumber> components_of(const ConstantValue& value) {
+  using List = std::vector<ConstantNumber>;
+  struct Components {
+    List operator()(const List& list) const { return list; }
+    List operator()(ConstantNumber number) const { return {number}; }
+  };
+  return std::visit(Components{}, value.value);
+}
+
+std::string shown(const ConstantValue& value) {
+  const bool is_list = std::holds_alternative<std::vector<ConstantNumber>>(value.value);
+  std::string text;
+  for (const ConstantNumber& number : components_of(value))
+    text += (text.empty() ? "" : ", ") + shown(number);
+  return is_list ? "(" + text + ")" : text;
 }
 
 // The range of an integer type; nothing for others.
@@ -63,33 +81,31 @@ std::optional<IntegerRange> integer_range(ScalarType type) {
   }
 }
 
-std::optional<std::string> integer_text(const FunctionConstant& constant, const ConstantValue& value) {
-  const auto range = integer_range(constant.type.scalar);
+std::optional<std::string> integer_text(const IntegerRange& range, const ConstantNumber& value) {
   std::string text;
-  if (const auto* number = std::get_if<std::int64_t>(&value.value)) {
-    const bool fits =
-        *number < 0 ? *number >= range->low : static_cast<std::uint64_t>(*number) <= range->high;
+  if (const auto* number = std::get_if<std::int64_t>(&value)) {
+    const bool fits = *number < 0 ? *number >= range.low : static_cast<std::uint64_t>(*number) <= range.high;
     if (!fits) return std::nullopt;
     // The most negative number has no literal of its own.
     if (*number == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807L - 1)";
     text = std::to_string(*number);
-  } else if (const auto* natural = std::get_if<std::uint64_t>(&value.value)) {
-    if (*natural > range->high) return std::nullopt;
+  } else if (const auto* natural = std::get_if<std::uint64_t>(&value)) {
+    if (*natural > range.high) return std::nullopt;
     text = std::to_string(*natural);
   } else {
     return std::nullopt;
   }
-  if (range->high == std::numeric_limits<std::uint64_t>::max()) return text + "UL";
-  return range->high == 0xffffffff ? text + "U" : text + "L";
+  if (range.high == std::numeric_limits<std::uint64_t>::max()) return text + "UL";
+  return range.high == 0xffffffff ? text + "U" : text + "L";
 }
 
-std::optional<std::string> floating_text(const FunctionConstant& constant, const ConstantValue& value) {
+std::optional<std::string> floating_text(ScalarType type, const ConstantNumber& value) {
   double number = 0;
-  if (const auto* real = std::get_if<double>(&value.value)) {
+  if (const auto* real = std::get_if<double>(&value)) {
     number = *real;
-  } else if (const auto* integer = std::get_if<std::int64_t>(&value.value)) {
+  } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
     number = static_cast<double>(*integer);
-  } else if (const auto* natural = std::get_if<std::uint64_t>(&value.value)) {
+  } else if (const auto* natural = std::get_if<std::uint64_t>(&value)) {
     number = static_cast<double>(*natural);
   } else {
     return std::nullopt;
@@ -102,41 +118,55 @@ std::optional<std::string> floating_text(const FunctionConstant& constant, const
   } else {
     char digits[48];
     // bfloat's constructor takes a float; the double rounds once to the others.
-    const bool narrow = constant.type.scalar == ScalarType::bfloat16;
+    const bool narrow = type == ScalarType::bfloat16;
     std::snprintf(digits, sizeof digits, narrow ? "%af" : "%a", number);
     text = digits;
   }
-  return constant.type.name + "(" + text + ")";
+  const char* name = type == ScalarType::float32 ? "float" : type == ScalarType::float16 ? "half" : "bfloat";
+  return std::string(name) + "(" + text + ")";
+}
+
+std::optional<std::string> number_text(ScalarType type, const ConstantNumber& value) {
+  if (type == ScalarType::boolean) {
+    const bool* flag = std::get_if<bool>(&value);
+    return flag ? std::optional<std::string>(*flag ? "true" : "false") : std::nullopt;
+  }
+  if (const auto range = integer_range(type)) return integer_text(*range, value);
+  if (type == ScalarType::float32 || type == ScalarType::float16 || type == ScalarType::bfloat16)
+    return floating_text(type, value);
+  return std::nullopt;
 }
 
 std::string expected_value(const FunctionConstant& constant) {
-  const auto range = integer_range(constant.type.scalar);
-  if (range) {
-    return "a " + constant.type.name + " from " + std::to_string(range->low) + " to " +
-           std::to_string(range->high);
+  const bool is_vector = constant.type.components > 1;
+  const std::string many = is_vector ? std::to_string(constant.type.components) + " numbers" : "a number";
+  if (const auto range = integer_range(constant.type.scalar)) {
+    return (is_vector ? many + " for the " : "a ") + constant.type.name + " from " +
+           std::to_string(range->low) + " to " + std::to_string(range->high);
   }
-  if (constant.type.scalar == ScalarType::boolean) return "a bool";
-  return "a number for the " + constant.type.name;
+  if (constant.type.scalar == ScalarType::boolean)
+    return is_vector ? std::to_string(constant.type.components) + " bools" : "a bool";
+  return many + " for the " + constant.type.name;
 }
 
 ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constant,
                            const ConstantValue& value) {
-  std::optional<std::string> text;
-  if (constant.type.components != 1 || constant.type.columns != 1) {
-    text = std::nullopt;
-  } else if (constant.type.scalar == ScalarType::boolean) {
-    if (const bool* flag = std::get_if<bool>(&value.value)) text = *flag ? "true" : "false";
-  } else if (integer_range(constant.type.scalar)) {
-    text = integer_text(constant, value);
-  } else if (constant.type.scalar == ScalarType::float32 || constant.type.scalar == ScalarType::float16 ||
-             constant.type.scalar == ScalarType::bfloat16) {
-    text = floating_text(constant, value);
+  const std::vector<ConstantNumber> numbers = components_of(value);
+  const bool is_list = std::holds_alternative<std::vector<ConstantNumber>>(value.value);
+  const bool is_vector = constant.type.components > 1;
+  std::string text;
+  bool fits =
+      constant.type.columns == 1 && is_list == is_vector && numbers.size() == constant.type.components;
+  for (std::size_t i = 0; fits && i < numbers.size(); ++i) {
+    const std::optional<std::string> number = number_text(constant.type.scalar, numbers[i]);
+    fits = number.has_value();
+    if (fits) text += (i == 0 ? "" : ", ") + *number;
   }
-  if (!text) {
+  if (!fits) {
     throw ArgumentError(kernel.signature.name, "function constant \"" + constant.name + "\"",
                         expected_value(constant), shown(value));
   }
-  return {true, *text};
+  return {true, is_vector ? constant.type.name + "(" + text + ")" : text};
 }
 
 class ModuleWriter {

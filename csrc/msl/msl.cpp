@@ -42,12 +42,19 @@ class ProgramImpl final : public Program {
     Bindings values;
     for (const ConstantValue& value : constants) {
       const FunctionConstant* constant = find_constant(constants_, value);
-      if (!constant || std::holds_alternative<double>(value.value)) continue;
-      texts.push_back(std::visit(
-          [](auto number) {
-            return number < decltype(number)() ? "(" + std::to_string(number) + ")" : std::to_string(number);
-          },
-          value.value));
+      // Guards are integers and truth values.
+      struct Text {
+        std::string operator()(double) const { return {}; }
+        std::string operator()(const std::vector<ConstantNumber>&) const { return {}; }
+        std::string operator()(std::uint64_t number) const { return std::to_string(number); }
+        std::string operator()(std::int64_t number) const {
+          return number < 0 ? "(" + std::to_string(number) + ")" : std::to_string(number);
+        }
+        std::string operator()(bool flag) const { return flag ? "1" : "0"; }
+      };
+      std::string text = std::visit(Text{}, value.value);
+      if (!constant || text.empty()) continue;
+      texts.push_back(std::move(text));
       values[constant->name] = {Token{.text = texts.back(), .kind = TokenKind::number}};
     }
     KernelSignature signature = kernel.signature;

@@ -17,7 +17,8 @@ from .errors import ArgumentError, DTypeError, KernelNotFoundError
 
 __all__ = ["Arguments", "CompiledKernel", "CompiledSource"]
 
-Constants = Mapping[str | int, bool | int | float]
+Constant = bool | int | float | tuple[bool | int | float, ...]
+Constants = Mapping[str | int, bool | int | float | Sequence[float]]
 Sizes = int | tuple[int, ...] | list[int]
 
 # Threads of a threadgroup that a call does not choose: enough for barriers to pay, few enough for every pipeline
@@ -254,7 +255,7 @@ class CompiledKernel:
         source: str,
         signature: _core.KernelSignature,
         math: str,
-        constants: Mapping[str, bool | int | float],
+        constants: Mapping[str, Constant],
     ) -> None:
         self._device = device
         self._registry = registry
@@ -301,7 +302,7 @@ class CompiledKernel:
         return Arguments(self._signature.arguments)
 
     @property
-    def constants(self) -> dict[str, bool | int | float]:
+    def constants(self) -> dict[str, Constant]:
         """The function constants that the source was compiled with."""
         return dict(self._fixed)
 
@@ -521,7 +522,7 @@ class CompiledKernel:
             if value is not None:
                 _refuse(self.name, option, "None with encoder= (its commit() decides)", _shown(value))
 
-    def _checked_constants(self, given: object) -> dict[str, bool | int | float]:
+    def _checked_constants(self, given: object) -> dict[str, Constant]:
         constants = checked_constants(given, self._signature.constants, self.name)
         for name in constants:
             if name in self._fixed:
@@ -533,11 +534,11 @@ class CompiledKernel:
                 )
         return constants
 
-    def _pipeline_with(self, constants: dict[str, bool | int | float]) -> _core.Pipeline:
+    def _pipeline_with(self, constants: dict[str, Constant]) -> _core.Pipeline:
         key = tuple(sorted((name, repr(value)) for name, value in constants.items()))
         pipeline = self._pipelines.get(key)
         if pipeline is None:
-            every: dict[str | int, bool | int | float] = {
+            every: dict[str | int, Constant] = {
                 name: value for part in (self._fixed, constants) for name, value in part.items()
             }
             # Two threads may come here at once: the registry builds one pipeline for both.
@@ -606,16 +607,14 @@ class CompiledSource:
         return f"source '{source}' has no kernel {name!r}; it has: {_listed(known)}{_hint(name, known)}"
 
 
-def checked_constants(
-    given: object, known: Sequence[_core.FunctionConstant], op: str
-) -> dict[str, bool | int | float]:
+def checked_constants(given: object, known: Sequence[_core.FunctionConstant], op: str) -> dict[str, Constant]:
     """Function constants by name, each of its declared type and in its range."""
     if not isinstance(given, Mapping):
         _refuse(op, "constants", "a dict {name or index: value} or None", _shown(given), DTypeError)
     by_key: dict[Any, _core.FunctionConstant] = {}
     for constant in known:
         by_key[constant.name] = by_key[constant.index] = constant
-    values: dict[str, bool | int | float] = {}
+    values: dict[str, Constant] = {}
     for key, value in given.items():
         found = by_key.get(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else None
         if found is None:

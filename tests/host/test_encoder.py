@@ -460,6 +460,9 @@ def test_tickets_say_how_it_ended(device) -> None:
             ticket.wait(wrong)
         with pytest.raises(kind):
             device.command_encoder().commit(timeout=wrong)
+    for wrong in (0, 0.0, -1, float("nan")):
+        with pytest.raises(metalane.ArgumentError, match="timeout must be a positive number of seconds, got"):
+            device.command_encoder().commit(timeout=wrong)
 
 
 def test_a_write_in_an_open_encoder_blocks_host_reads(device, buffers) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -753,10 +751,6 @@ kernel void copied(device float* y [[buffer(0)]], device const float* x [[buffer
 )
 
 
-@pytest.mark.skipif(
-    "clang" in os.environ.get("CXX", ""),
-    reason="needs GCC as the kernel compiler: Clang has no switch for vectors at addresses of their elements",
-)
 def test_vectors_at_addresses_of_their_elements(device):
     device.registry.register_source("shifted", VECTORS_AT_ELEMENTS)
     x = np.arange(140, dtype=np.float32)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -254,3 +257,213 @@ def test_conditionals_of_bfloats_and_numbers(device, name):
     third = (np.ones(5) / 3).astype(dtype)
     bits = np.where(positive, np.arange(5, dtype=np.uint16), third.view(np.uint16))
     np.testing.assert_array_equal(same.view(np.uint16), bits)
+
+
+# Function constants of vector types, matrices by columns in braces, and a byte order mark before the first line.
+CONSTANTS = "\N{BYTE ORDER MARK}" + (
+    HEAD
+    + """
+constant float4 scale [[function_constant(0)]];
+constant uint2 tile [[function_constant(1)]];
+constant bool3 mask [[function_constant(2)]];
+constant half3 shift [[function_constant(3)]];
+constant short2 offset [[function_constant(4)]];
+constant ulong2 wide [[function_constant(5)]];
+constant bfloat2 low [[function_constant(6)]];
+constant float2 absent [[function_constant(7)]];
+constant float2 chosen = is_function_constant_defined(absent) ? absent : float2(-1, -2);
+constant int rows = tile.x * 3;
+kernel void constants(device float* out [[buffer(0)]], device ulong* words [[buffer(1)]]) {
+  float cells[rows];
+  for (int i = 0; i < rows; ++i) cells[i] = i;
+  out[0] = dot(scale, float4(1, 10, 100, 1000));
+  out[1] = cells[rows - 1] + tile.y;
+  out[2] = mask.x + 2 * mask.y + 4 * mask.z;
+  out[3] = shift.z - shift.x;
+  out[4] = offset.x * offset.y;
+  out[5] = low.y;
+  out[6] = chosen.x;
+  words[0] = wide.x;
+  words[1] = wide.y;
+}
+kernel void columns(device float* out [[buffer(0)]], constant float2& u [[buffer(1)]]) {
+  float2x2 a = {{1, 2}, {3, 4}}, b{u, {5, 6}};
+  constexpr float3x2 c = {{1, 2}, {3, 4}, {5, 6}};
+  float2x2 d = {1, 2, 3, 4};
+  const half4x4 e = {half4(1), half4(2), half4(3), {4, 5, 6, 7}};
+  out[0] = a[1][0] * 100 + a[0][1];
+  out[1] = (a * b)[0][1];
+  out[2] = c[2][1] + c[1][0];
+  out[3] = d[1][0];
+  out[4] = e[3].w + e[2].x;
+}
+"""
+)
+VALUES = {
+    "scale": [1, 2.5, -3, 0.5],
+    "tile": (4, 7),
+    "mask": (True, False, True),
+    "shift": np.array([0.5, 1, 2.25], np.float16),
+    "offset": np.array([-3, 5]),
+    "wide": (2**64 - 1, 3),
+    "low": (0.1, 1.00390625),
+}
+
+
+@pytest.fixture(scope="module")
+def constants(device):
+    return device.compile(CONSTANTS, name="constants")
+
+
+@pytest.mark.parametrize("when", ["compile", "call", "registry"])
+def test_function_constants_of_vector_types(device, constants, when):
+    out, words = np.full(7, -77, np.float32), np.full(2, 77, np.uint64)
+    if when == "compile":
+        device.compile(CONSTANTS, constants=VALUES).constants(out, words, threads=1)
+    elif when == "call":
+        constants.constants(out, words, threads=1, constants=VALUES)
+    else:
+        device.registry.register_source("vectors", CONSTANTS)
+        plain = {name: tuple(np.asarray(value).tolist()) for name, value in VALUES.items()}
+        plain["wide"] = VALUES["wide"]
+        buffers = [device.from_numpy(out), device.from_numpy(words)]
+        encoder = device.command_encoder()
+        encoder.dispatch("vectors::constants", buffers, constants=plain, threads=1, threads_per_threadgroup=1)
+        encoder.commit_and_wait()
+        out, words = (buffer.numpy() for buffer in buffers)
+    low = float(np.float32(1.00390625).astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(out, [1 + 25 - 300 + 500, 11 + 7, 5, 1.75, -15, low, -1])
+    np.testing.assert_array_equal(words, np.array([2**64 - 1, 3], np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("scale", 1.0, "constants['scale'] must be 4 numbers (float4), got 1.0"),
+        ("scale", (1, 2, 3), "constants['scale'] must be 4 numbers (float4), got (1, 2, 3)"),
+        ("scale", "abcd", "constants['scale'] must be 4 numbers (float4), got 'abcd'"),
+        ("tile", (1, -1), "constants['tile']"),
+        ("tile", (1, 2**32), "constants['tile']"),
+        ("mask", (True, 2, False), "constants['mask']"),
+        ("offset", (1.5, 1), "constants['offset']"),
+    ],
+    ids=["scalar", "short", "text", "negative", "large", "no_bool", "fraction"],
+)
+def test_vector_constants_that_do_not_fit(device, constants, name, value, message):
+    with pytest.raises(metalane.ArgumentError) as caught:
+        constants.constants(
+            np.zeros(7, np.float32), np.zeros(2, np.uint64), threads=1, constants={**VALUES, name: value}
+        )
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [1.0, (1, 2, 3), [1, 2, 3, "4"], [1, 2, 3, [4]]])
+def test_vector_constants_of_the_registry_that_do_not_fit(device, value):
+    device.registry.register_source("vectors_refused", CONSTANTS)
+    plain = {n: tuple(np.asarray(v).tolist()) if n != "wide" else v for n, v in VALUES.items()}
+    with pytest.raises(metalane.ArgumentError, match=r"scale|constants"):
+        device.registry.pipeline("vectors_refused::constants", {**plain, "scale": value})
+
+
+def test_matrices_by_columns_in_braces(constants):
+    out = np.full(6, -77, np.float32)
+    constants.columns(out, (7, 8), threads=1)
+    np.testing.assert_array_equal(out, [302, 2 * 7 + 4 * 8, 9, 3, 10, -77])
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("float2 v = {1, 2, x[0]}; x[1] = v.y", "more values in the braces than the vector has components"),
+        ("packed_half3 v = {1, 2, 3, 4}; x[1] = v.y", "more values in the braces"),
+        ("float4 v = float4(x[0]); x[1] = (v < 1 ? v : -v).x", "a vector is no condition"),
+        ("if (float2(x[0])) x[1] = 2", "a vector is no condition: use all(), any() or select()"),
+    ],
+    ids=["braces", "packed", "conditional", "if"],
+)
+def test_what_vectors_are_not(device, statement, words):
+    source = device.compile(f"{HEAD}kernel void f(device float* x) {{\n  {statement};\n}}\n", name="mistake")
+    with pytest.raises(metalane.CompileError) as caught:
+        _ = source.f.pipeline
+    assert words in str(caught.value)
+    # Clang tells the function, not the line, of calls that must not be compiled.
+    if "condition" in words or "clang" not in os.environ.get("CXX", ""):
+        assert "mistake:4:" in str(caught.value)
+
+
+# One of 250 formats: a block, its decoder, a product in two sizes; each format's decoder calls the one before.
+FORMAT = """\
+#define WIDTH_{i} {width}
+struct block_{i} {{
+  half scale;
+  half low;
+  uchar packed[WIDTH_{i} / 2];
+}};
+static_assert(sizeof(block_{i}) == 4 + WIDTH_{i} / 2, "no padding");
+
+template <typename tile>
+void decode_{i}(device const block_{i}* b, short part, thread tile& out) {{
+  const float scale = b->scale, low = b->low + {i}.0h / 1024.0h;
+  for (short k = 0; k < 4; ++k) {{
+    const uchar pair = b->packed[2 * part + k / 2];
+    out[k] = scale * ((k & 1) ? pair >> 4 : pair & 15) + low;
+  }}
+}}
+
+float biased_{i}(float x) {{
+  return {before}(x) + {i}.5f;
+}}
+
+template <typename block, int width, void (*decode)(device const block*, short, thread float4&)>
+kernel void product_{i}(
+    device const block* w [[buffer(0)]],
+    device const float4* x [[buffer(1)]],
+    device float* y [[buffer(2)]],
+    constant uint& blocks [[buffer(3)]],
+    uint row [[threadgroup_position_in_grid]],
+    ushort lane [[thread_index_in_simdgroup]]) {{
+  float sum = 0;
+  for (uint b = lane; b < blocks; b += 32) {{
+    for (short part = 0; part < width / 4; ++part) {{
+      float4 tile;
+      decode(w + row * blocks + b, part, tile);
+      sum += dot(tile, x[b * (width / 4) + part]);
+    }}
+  }}
+  sum = simd_sum(sum);
+  if (lane == 0) y[row] = biased_{i}(sum);
+}}
+typedef decltype(product_{i}<block_{i}, WIDTH_{i}, decode_{i}<float4>>) product_{i}_t;
+template [[host_name("product_{i}")]] kernel product_{i}_t product_{i}<block_{i}, WIDTH_{i}, decode_{i}<float4>>;
+
+"""
+
+
+def test_the_first_pipeline_of_ten_thousand_lines(device):
+    formats = 250
+    own = f"biased_{os.urandom(8).hex()}"  # in no cache
+    parts = [HEAD, f"float {own}(float x) {{ return x; }}\n"]
+    for i in range(formats):
+        before = f"biased_{i - 1}" if i % 10 else own
+        parts.append(FORMAT.format(i=i, width=16 + 16 * (i % 3), before=before))
+    source = "".join(parts)
+    assert source.count("\n") > 10_000
+    begin = time.perf_counter()
+    kernel = device.compile(source)[f"product_{formats - 1}"]
+    _ = kernel.pipeline
+    assert time.perf_counter() - begin < 5
+    rng = np.random.default_rng(3)
+    width = 16 + 16 * ((formats - 1) % 3)
+    rows, blocks = 3, 37
+    w = np.zeros((rows, blocks), [("scale", "<f2"), ("low", "<f2"), ("packed", "u1", width // 2)])
+    w["scale"], w["low"] = rng.uniform(0.1, 1, (2, rows, blocks))
+    w["packed"] = rng.integers(0, 256, w["packed"].shape)
+    x = rng.standard_normal(blocks * width).astype(np.float32)
+    y = np.full(rows + 1, -77, np.float32)
+    kernel(w, x, y, blocks, threadgroups=rows, threads_per_threadgroup=32)
+    low = (w["low"] + np.float16(formats - 1) / np.float16(1024)).astype(np.float64)
+    digits = np.stack([w["packed"] & 15, w["packed"] >> 4], -1).reshape(rows, blocks, width)
+    values = w["scale"].astype(np.float64)[..., None] * digits + low[..., None]
+    bias = sum(i + 0.5 for i in range(formats - 10, formats))
+    np.testing.assert_allclose(y[:rows], values.reshape(rows, -1) @ x + bias, rtol=2e-6)
+    assert y[rows] == -77

@@ -44,8 +44,9 @@ std::vector<std::string> flags_for(MathMode math, ModuleUse use, bool is_clang) 
   // GCC 12.2 writes a masked vmovsh to memory, which no processor has, for `*p = x > 0 ? x : half(0)`.
   if (is_x86 && !is_clang) flags.push_back("-mno-avx512fp16");
   // Kernels read and write vectors at addresses of their elements, which a GPU allows: no aligned moves,
-  // which fault there. Clang has no such flag.
-  if (is_x86 && !is_clang) flags.push_back("-Wa,-muse-unaligned-vector-move");
+  // which fault there. The GNU assembler knows how; Clang's own does not.
+  if (is_x86 && is_clang) flags.push_back("-fno-integrated-as");
+  if (is_x86) flags.push_back("-Wa,-muse-unaligned-vector-move");
   // half rounds after each operation. Clang knows the flag on x86 alone, and needs it nowhere else.
   if (is_x86 || !is_clang) flags.push_back("-fexcess-precision=16");
   if (math == MathMode::safe) {

@@ -97,10 +97,12 @@ struct KernelSignature {
 
 enum class MathMode : std::uint8_t { safe, fast };
 
-// The value of a function constant, by name or by index.
+using ConstantNumber = std::variant<bool, std::int64_t, std::uint64_t, double>;
+
+// The value of a function constant, by name or by index; the components of one that is a vector.
 struct ConstantValue {
   std::variant<std::string, std::uint32_t> key;
-  std::variant<bool, std::int64_t, std::uint64_t, double> value;
+  std::variant<bool, std::int64_t, std::uint64_t, double, std::vector<ConstantNumber>> value;
 };
 
 namespace core {

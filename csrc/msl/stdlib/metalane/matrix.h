@@ -28,6 +28,13 @@ struct matrix {
     append(next, b);
     (append(next, rest), ...);
   }
+  // Columns in braces: float2x2 m = {{1, 2}, {3, 4}}.
+  template <int N = Cols, class = enable_if_t<N == 2>>
+  constexpr matrix(column_type a, column_type b) : columns{a, b} {}
+  template <int N = Cols, class = enable_if_t<N == 3>>
+  constexpr matrix(column_type a, column_type b, column_type c) : columns{a, b, c} {}
+  template <int N = Cols, class = enable_if_t<N == 4>>
+  constexpr matrix(column_type a, column_type b, column_type c, column_type d) : columns{a, b, c, d} {}
   template <class U, class = enable_if_t<!is_same_v<T, U>>>
   explicit constexpr matrix(const matrix<U, Cols, Rows>& other) : columns{} {
     for (int c = 0; c < Cols; ++c) columns[c] = column_type(other.columns[c]);

@@ -19,6 +19,9 @@ struct packed_vector;
 
 namespace detail {
 
+// Calls that are compiled, because nothing says they are not made, end the compilation with these words.
+[[gnu::error("more values in the braces than the vector has components")]] void excess_values();
+
 template <class T, int N>
 struct swizzled;
 template <class V, class T, class... I>
@@ -116,6 +119,7 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
   constexpr vec(std::initializer_list<T> list) : detail::components<T, N>{} {
     const T* from = list.begin();
     const int count = int(list.size());
+    if (__builtin_constant_p(count > N) && count > N) detail::excess_values();
     if (count > 0) data[0] = from[0];
     if (count > 1) data[1] = from[1];
     if constexpr (N > 2) {
@@ -175,6 +179,13 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::components<T, N> {
   METALANE_VEC_COMPARE(&&)
   METALANE_VEC_COMPARE(||)
 #undef METALANE_VEC_COMPARE
+
+  // For its words: a condition is one truth value.
+  template <class Bool, class = enable_if_t<is_same_v<Bool, bool>>>
+  explicit constexpr operator Bool() const {
+    static_assert(sizeof(Bool) == 0, "a vector is no condition: use all(), any() or select()");
+    return false;
+  }
 
   // A plain vector, whatever kind of vector or swizzle it is asked of.
   constexpr vec value() const { return *this; }
