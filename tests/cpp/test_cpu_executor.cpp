@@ -69,6 +69,22 @@ void sum_in_loop(metalane_group* group) {
   buffer<std::uint32_t>(group)[global_thread(group)] = total * 1000 + simd_sum(group, 3, 1u);
 }
 
+METALANE_NO_TSAN __attribute__((noinline)) std::uint32_t sum_at_depth(metalane_group* group,
+                                                                      std::uint32_t depth) {
+  volatile std::uint32_t kept = depth;
+  return depth == 0 ? simd_sum(group, 2, 1u) : sum_at_depth(group, depth - 1) + kept - depth;
+}
+
+// Few lanes stay behind; each waits elsewhere on its stack every time.
+void sum_at_depths(metalane_group* group) {
+  const std::uint32_t lane = group->current_thread % 32;
+  std::uint32_t total = 0;
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    if (lane >= 29) total += sum_at_depth(group, (i * 7 + lane * 3) % 11);
+  }
+  buffer<std::uint32_t>(group)[group->current_thread] = total + 1000 * simd_sum(group, 3, 1u);
+}
+
 // A function of one site, called from two branches, in a loop of which lanes skip iterations; all lanes meet
 // behind it. As the adapter writes it.
 METALANE_NO_TSAN void sum_on_paths(metalane_group* group) {
@@ -276,6 +292,14 @@ TEST_CASE(one_site_may_be_several_collectives) {
     }
     CHECK_EQ(data[thread], expected + 1000000.0 * lanes);
   }
+}
+
+TEST_CASE(lanes_are_found_where_they_wait) {
+  std::vector<std::uint32_t> data(64);
+  const auto kernel = pipeline<sum_at_depths>("sum_at_depths");
+  CHECK_EQ(Pending(*device(), {over(kernel, data, 1, 64)}).wait(), "");
+  for (std::uint32_t thread = 0; thread < 64; ++thread)
+    CHECK_EQ(data[thread], 32000u + (thread % 32 >= 29 ? 40 * 3 : 0));
 }
 
 TEST_CASE(lanes_meet_that_came_by_one_path) {

@@ -99,6 +99,7 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module,
   simdgroup_count_ = (thread_count + simd_width - 1) / simd_width;
   std::memset(at_barrier_, 0, simdgroup_count_ * sizeof at_barrier_[0]);
   runnable_ = 0;
+  ahead_stack_pointer_ = nullptr;
   at_collective_ = 0;
   barrier_waiters_ = 0;
   enter_simdgroup(0);
@@ -116,6 +117,7 @@ ThreadgroupRunner::Outcome ThreadgroupRunner::run_function(void (*function)(cons
   simdgroup_count_ = 0;
   current_simdgroup_ = 0;
   runnable_ = 0;
+  ahead_stack_pointer_ = nullptr;
   at_collective_ = 0;
   barrier_waiters_ = 0;
   return run_fibers();
@@ -206,7 +208,7 @@ METALANE_NO_TSAN inline void ThreadgroupRunner::look_ahead() noexcept {
   const std::uint32_t lane = simd_width - 1 - static_cast<std::uint32_t>(std::countl_zero(runnable_ | 1u));
   ahead_thread_ = current_simdgroup_ * simd_width + lane;
   ahead_ = fiber_of_[ahead_thread_];
-  ahead_stack_pointer_ = ahead_->stack_pointer;
+  ahead_stack_pointer_ = runnable_ != 0 ? ahead_->stack_pointer : nullptr;
 }
 
 // Takes the thread that is ahead, and looks for the next one.
@@ -297,9 +299,9 @@ void ThreadgroupRunner::resolve_collective() noexcept {
 // left to do behind its switch, so that a lane's whole way through a rendezvous is one leaf function and a
 // jump.
 METALANE_NO_TSAN inline void ThreadgroupRunner::park() noexcept {
-  if (fiber_hooks || runnable_ == 0) return park_until_next();
-  Fiber* self = current_;
   void* target = ahead_stack_pointer_;
+  if (fiber_hooks || target == nullptr) return park_until_next();
+  Fiber* self = current_;
   take_runnable();
   metalane_fiber_switch(&self->stack_pointer, target);
 }
@@ -308,6 +310,8 @@ METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::park_until_ne
   Fiber* self = current_;
   Fiber* target = next();
   if (target != self) {
+    // Only the switch will say where this one is suspended.
+    if (ahead_ == self) ahead_stack_pointer_ = nullptr;
     current_ = target;
     switch_fiber(*self, *target);
   }

@@ -152,7 +152,8 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
   std::uint32_t simdgroup_count_ = 0;
   std::uint32_t current_simdgroup_ = 0;
   std::uint32_t runnable_ = 0;
-  // Of the highest runnable lane, looked up in time: a switch waits for one load, not for four.
+  // Of the highest runnable lane, looked up in time: a switch waits for one load, not for four. Null: there
+  // is none, or it is not known yet where it is suspended.
   std::uint32_t ahead_thread_ = 0;
   Fiber* ahead_ = nullptr;
   void* ahead_stack_pointer_ = nullptr;
