@@ -6,26 +6,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "bindings/checked_arguments.h"
+#include "bindings/ggml_type_argument.h"
 #include "core/ggml_decode.h"
 
 namespace metalane::python {
 
 using namespace nb::literals;
 
-namespace {
-
-// What Python keeps of a tensor: nothing of the file, which may be closed.
-struct TensorInfo {
-  std::string name;
-  GgmlType ggml_type;
-  Shape shape;
-  std::uint64_t byte_len;
-  std::uint64_t offset;
-  std::uint32_t part;
-};
-
-// A member of GgmlType or its number (that of gguf's GGMLQuantizationType too), or its name.
 GgmlType ggml_type_from(nb::handle value, const char* op) {
   if (nb::isinstance<nb::str>(value)) {
     const std::string name = text_from(value, op, "ggml_type");
@@ -40,6 +27,18 @@ GgmlType ggml_type_from(nb::handle value, const char* op) {
   }
   throw ArgumentError(op, "ggml_type", "a type of ggml (see ggml_types())", repr_of(value));
 }
+
+namespace {
+
+// What Python keeps of a tensor: nothing of the file, which may be closed.
+struct TensorInfo {
+  std::string name;
+  GgmlType ggml_type;
+  Shape shape;
+  std::uint64_t byte_len;
+  std::uint64_t offset;
+  std::uint32_t part;
+};
 
 // Bytes of a file are mostly UTF-8; what is not survives the way to Python and back.
 nb::object text_object(std::string_view bytes) {

@@ -53,7 +53,25 @@ StructLayout layout_of(const char* name, std::vector<StructField> fields) {
 std::map<std::string, StructLayout> all_layouts() {
   using Selector = DFlash2SelectorParams;
   using VerifyRows = DFlash2VerifyRowsParams;
+  using Embedding = EmbeddingGgmlParams;
+  using Matmul = GgmlQuantizedMatmulParams;
+  using MatmulId = GgmlQuantizedMatmulIdParams;
   return {
+      {"EmbeddingGgmlParams",
+       layout_of<Embedding>("EmbeddingGgmlParams",
+                            {METALANE_FIELD(Embedding, vocab_size), METALANE_FIELD(Embedding, embed_dim),
+                             METALANE_FIELD(Embedding, n_tokens), METALANE_FIELD(Embedding, ggml_type)})},
+      {"GgmlQuantizedMatmulParams",
+       layout_of<Matmul>("GgmlQuantizedMatmulParams",
+                         {METALANE_FIELD(Matmul, m), METALANE_FIELD(Matmul, n), METALANE_FIELD(Matmul, k),
+                          METALANE_FIELD(Matmul, ggml_type)})},
+      {"GgmlQuantizedMatmulIdParams",
+       layout_of<MatmulId>(
+           "GgmlQuantizedMatmulIdParams",
+           {METALANE_FIELD(MatmulId, n_tokens), METALANE_FIELD(MatmulId, top_k), METALANE_FIELD(MatmulId, n),
+            METALANE_FIELD(MatmulId, k), METALANE_FIELD(MatmulId, n_experts),
+            METALANE_FIELD(MatmulId, padding), METALANE_FIELD(MatmulId, expert_stride),
+            METALANE_FIELD(MatmulId, ggml_type), METALANE_FIELD(MatmulId, padding_behind)})},
       {"DFlash2SelectorParams",
        layout_of<Selector>("DFlash2SelectorParams",
                            {METALANE_FIELD(Selector, anchor), METALANE_FIELD(Selector, temperature),

@@ -23,4 +23,5 @@ NB_MODULE(_core, module) {
   bind_gguf(module);
   bind_null_record(module);
   bind_dflash2_selector(module);
+  bind_ggml_products(module);
 }

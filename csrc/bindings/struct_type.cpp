@@ -209,12 +209,15 @@ class Construction {
 
   // Before the first add().
   void check_positional(std::size_t count) const {
-    if (count <= spec_.fields.size()) return;
-    PyErr_Format(PyExc_TypeError, "%s() takes %zu fields, got %zu", spec_.name.c_str(), spec_.fields.size(),
-                 count);
+    if (count <= spec_.positional) return;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zu fields%s, got %zu", spec_.name.c_str(), spec_.positional,
+                 spec_.positional == spec_.fields.size() ? "" : " by position", count);
     throw nb::python_error();
   }
-  void add(PyObject* value) { pack(next_, value); }
+  void add(PyObject* value) {
+    while (spec_.fields[next_].keyword_only) ++next_;
+    pack(next_, value);
+  }
   void add(PyObject* name, PyObject* value) {
     const std::size_t i = field_index(spec_, name, next_);
     if (given_[i]) {
@@ -403,7 +406,7 @@ std::uint64_t vector_alignment(std::uint32_t components, bool packed, std::uint6
 
 // One field of metal_struct's description: (name, scalar or struct class, components, packed, count, default
 // or
-// ..., factory or None).
+// ..., factory or None, keyword only).
 struct FieldRow {
   std::string name;
   nb::object type;
@@ -412,6 +415,7 @@ struct FieldRow {
   std::uint64_t count;
   nb::object factory;
   bool required;
+  bool keyword_only;
 };
 
 // Appends a field behind the last one. Returns its alignment.
@@ -462,6 +466,8 @@ std::uint64_t append_field(StructSpec& spec, StructLayout& layout, const FieldRo
                         info.type.name + " with " + std::to_string(info.type.size - used) + " hidden bytes");
   }
   field.required = row.required;
+  field.keyword_only = row.keyword_only;
+  spec.positional += row.keyword_only ? 0 : 1;
   if (!row.factory.is_none()) field.default_factory = row.factory;
   layout.size += info.size;
   spec.fields.push_back(std::move(field));
@@ -485,7 +491,8 @@ StructSpec* make_spec(const std::string& name, nb::list rows) {
     const std::uint64_t alignment =
         append_field(*spec, *layout,
                      {nb::cast<std::string>(row[0]), nb::borrow(row[1]), nb::cast<std::uint32_t>(row[2]),
-                      nb::cast<bool>(row[3]), nb::cast<std::uint64_t>(row[4]), nb::borrow(row[6]), required});
+                      nb::cast<bool>(row[3]), nb::cast<std::uint64_t>(row[4]), nb::borrow(row[6]), required,
+                      nb::cast<bool>(row[7])});
     layout->alignment = std::max(layout->alignment, alignment);
     defaults.push_back(nb::borrow(row[5]));
   }

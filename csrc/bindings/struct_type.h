@@ -21,6 +21,7 @@ struct StructFieldSpec {
   nb::object nested;           // the field's class where it is a struct
   nb::object default_factory;  // called for a field that is not given; or none
   bool required = true;
+  bool keyword_only = false;  // not among the values that are given by position
 };
 
 // What a class made by metal_struct knows about its memory. Shared by all its instances.
@@ -28,6 +29,7 @@ struct StructSpec {
   std::string name;
   std::shared_ptr<const StructLayout> layout;
   std::vector<StructFieldSpec> fields;
+  std::size_t positional = 0;          // how many of them can be given by position
   std::vector<std::uint8_t> defaults;  // an instance with every default filled in
 
   // The operator's struct that this layout was last compared with and found equal.

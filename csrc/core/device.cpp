@@ -21,7 +21,8 @@ DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, const DeviceO
       options_(options),
       fork_generation_(core::fork_generation()),
       registry_(std::make_shared<RegistryState>(backend_)),
-      timeline_(*this) {}
+      timeline_(*this),
+      scratch_pool_(*this) {}
 
 DeviceState::~DeviceState() = default;
 

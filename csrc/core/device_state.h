@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/scratch_pool.h"
 #include "core/timeline.h"
 
 namespace metalane::core {
@@ -30,6 +31,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   const DeviceOptions& options() const noexcept { return options_; }
   const std::shared_ptr<RegistryState>& registry() const noexcept { return registry_; }
   Timeline& timeline() noexcept { return timeline_; }
+  ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
   // Throws DeviceError in a process that was forked after the device was opened: its threads and locks
   // belong to the parent.
@@ -49,6 +51,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::uint64_t fork_generation_;
   std::shared_ptr<RegistryState> registry_;
   Timeline timeline_;
+  ScratchPool scratch_pool_;
 };
 
 }  // namespace metalane::core

@@ -82,7 +82,7 @@ OperatorScope::~OperatorScope() { encoder_.end_label(); }
 
 void OperatorScope::dispatch(const Pipeline& pipeline, std::initializer_list<KernelArg> args,
                              const Grid& grid) {
-  encoder_.encode(pipeline, {args.begin(), args.size()}, grid, {}, nullptr);
+  encoder_.encode(pipeline, {args.begin(), args.size()}, grid, {}, encoder_.label_path_, nullptr);
 }
 
 void OperatorScope::barrier() { encoder_.encode_barrier(); }
@@ -121,7 +121,7 @@ void EncoderState::dispatch(const Pipeline& pipeline, std::span<const KernelArg>
                             std::span<const ThreadgroupMemory> threadgroup_memory) {
   Use use(*this, "CommandEncoder.dispatch");
   if (!pipeline) throw ArgumentError("CommandEncoder.dispatch", "pipeline", "a pipeline", "an empty handle");
-  encode(pipeline, args, grid, threadgroup_memory, nullptr);
+  encode(pipeline, args, grid, threadgroup_memory, label_path_, nullptr);
 }
 
 void EncoderState::dispatch_node(const GraphNode& node) {
@@ -141,11 +141,17 @@ void EncoderState::dispatch_node(const GraphNode& node) {
   }
   for (const AddressRange& range : node.writes) ranges.push_back({range, Access::write});
   if (node.barrier_before) encode_barrier();
-  encode(node.pipeline, {args.data(), count}, node.grid, node.threadgroup_memory, &ranges);
+  std::string path;
+  std::string_view label = node.label;
+  if (!label_path_.empty()) {
+    path = node.label.empty() ? label_path_ : label_path_ + "/" + node.label;
+    label = path;
+  }
+  encode(node.pipeline, {args.data(), count}, node.grid, node.threadgroup_memory, label, &ranges);
 }
 
 void EncoderState::encode(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
-                          std::span<const ThreadgroupMemory> threadgroup_memory,
+                          std::span<const ThreadgroupMemory> threadgroup_memory, std::string_view label,
                           const std::vector<TouchedRange>* ranges) {
   // A call that throws uses the pending ranges up: they must never reach another launch.
   std::optional<std::vector<TouchedRange>> pending;
@@ -153,7 +159,7 @@ void EncoderState::encode(const Pipeline& pipeline, std::span<const KernelArg> a
   checked_.buffer_count = checked_.bytes_count = checked_.threadgroup_count = 0;
   checked_.touched_count = checked_.handle_count = 0;
   check_launch(*device_, *pipeline.state(), args, grid, threadgroup_memory, checked_);
-  checked_.launch.label = label_path_;
+  checked_.launch.label = label;
   const bool overridden = pending.has_value();
   std::span<const TouchedRange> touched(checked_.touched.data(), checked_.touched_count);
   if (overridden) {
@@ -182,8 +188,18 @@ void EncoderState::record(const Pipeline& pipeline, std::span<const TouchedRange
     hazards_.add(touched);
   }
   remember(touched);
+  if (pipeline.state()->status_argument >= 0) bind_status(*pipeline.state());
   submission_->dispatch(checked_.launch);
   launches_.store(launches_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Atomics that only add: no hazard, and so no touched range.
+void EncoderState::bind_status(const PipelineState& pipeline) {
+  if (status_ == nullptr) status_ = std::make_unique<LaunchStatus>(*device_);
+  const auto argument = static_cast<std::size_t>(pipeline.status_argument);
+  checked_.buffers[checked_.buffer_count++] =
+      status_->word(checked_.launch.label, pipeline.compiled->signature.arguments[argument]);
+  checked_.launch.buffers = {checked_.buffers.data(), checked_.buffer_count};
 }
 
 void EncoderState::pin_buffers() {
@@ -216,7 +232,7 @@ void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span
                            bool overridden) {
   GraphNode node;
   node.pipeline = pipeline;
-  node.label = label_path_;
+  node.label = checked_.launch.label;
   for (std::size_t i = 0; i < checked_.buffer_count; ++i) {
     node.bindings.push_back(
         {checked_.buffers[i].index, checked_.buffers[i].access, *checked_.handles[i], {}});
@@ -259,7 +275,8 @@ void EncoderState::copy(const Buffer& source, const Buffer& destination) {
   const std::vector<TouchedRange> ranges = {{from, Access::read}, {to, Access::write}};
   const KernelArg args[] = {{0, source}, {1, destination}, {2, nbytes}};
   encode(copy_kernel().on(*device_), args,
-         Grid::threads({(nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, &ranges);
+         Grid::threads({(nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, label_path_,
+         &ranges);
 }
 
 void EncoderState::fill(const Buffer& buffer, std::span<const std::uint8_t> element) {
@@ -278,7 +295,8 @@ void EncoderState::fill(const Buffer& buffer, std::span<const std::uint8_t> elem
   if (params.nbytes == 0) return;
   const KernelArg args[] = {{0, buffer}, {1, params}};
   encode(fill_kernel().on(*device_), args,
-         Grid::threads({(params.nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, &ranges);
+         Grid::threads({(params.nbytes + bytes_per_thread - 1) / bytes_per_thread}, {256}), {}, label_path_,
+         &ranges);
 }
 
 void EncoderState::memory_barrier() {
@@ -392,6 +410,7 @@ Ticket EncoderState::commit(std::optional<double> time_limit) {
   flight->pinned = std::move(pinned_);
   flight->pipelines = std::move(pipelines_);
   flight->waits = std::move(waits_);
+  flight->status = std::move(status_);
   flight->ticket = std::make_shared<TicketState>(device_);
   Ticket ticket(flight->ticket);
   open_.store(false, std::memory_order_release);

@@ -17,6 +17,7 @@
 #include "core/backend.h"
 #include "core/hazard_tracker.h"
 #include "core/launch_check.h"
+#include "core/launch_status.h"
 #include "core/registry.h"
 #include "core/timeline.h"
 
@@ -69,8 +70,10 @@ class EncoderState {
 
   // `ranges` stand in for the derived ones; null: derive.
   void encode(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
-              std::span<const ThreadgroupMemory> threadgroup_memory, const std::vector<TouchedRange>* ranges);
+              std::span<const ThreadgroupMemory> threadgroup_memory, std::string_view label,
+              const std::vector<TouchedRange>* ranges);
   void record(const Pipeline& pipeline, std::span<const TouchedRange> touched);
+  void bind_status(const PipelineState& pipeline);
   void capture(const Pipeline& pipeline, const Grid& grid, std::span<const TouchedRange> touched,
                bool overridden);
   void pin_buffers();
@@ -94,6 +97,8 @@ class EncoderState {
   std::vector<std::shared_ptr<Storage>> pinned_;
   std::vector<Pipeline> pipelines_;
   std::vector<std::shared_ptr<TicketState>> waits_;
+  std::unique_ptr<LaunchStatus>
+      status_;  // where kernels that report something do so; null until one is recorded
   std::optional<std::vector<GraphNode>> capture_;
   bool capture_barrier_ = false;
   std::optional<std::vector<TouchedRange>> pending_;  // ranges of the next launch

@@ -93,13 +93,15 @@ std::map<std::string, std::string> with_builtin_headers(std::map<std::string, st
 }  // namespace
 
 PipelineState::PipelineState(std::shared_ptr<const backend::Pipeline> compiled_,
-                             std::shared_ptr<const backend::Device> device_, std::string key_)
+                             std::shared_ptr<const backend::Device> device_, std::string key_, bool builtin)
     : compiled(std::move(compiled_)), device(std::move(device_)), key(std::move(key_)) {
   const auto& arguments = compiled->signature.arguments;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const KernelArgument& argument = arguments[i];
     if (argument.space == AddressSpace::threadgroup) {
       threadgroup_mask |= 1u << argument.index;
+    } else if (builtin && is_status_argument(argument)) {
+      status_argument = static_cast<std::int8_t>(i);
     } else {
       const std::uint64_t alignment = argument.type.alignment;
       checks[argument.index] = {static_cast<std::int8_t>(i), argument.access, argument.is_reference,
@@ -308,8 +310,8 @@ Pipeline RegistryState::build(const Target& target, const std::vector<ConstantVa
   };
   Building building{*entry, {}};
   const backend::CompileRequest request{target.source->text, target.function, constants, math};
-  building.pipeline =
-      Pipeline(std::make_shared<const PipelineState>(device_->compile(request), device_, std::move(key)));
+  building.pipeline = Pipeline(std::make_shared<const PipelineState>(
+      device_->compile(request), device_, std::move(key), request.source->builtin));
   return building.pipeline;
 }
 

@@ -43,9 +43,11 @@ struct PipelineState {
   std::uint32_t buffer_mask = 0;                  // bit i: [[buffer(i)]] can be bound
   std::uint32_t required_mask = 0;                // bit i: it must be: function constants leave it there
   std::uint32_t threadgroup_mask = 0;             // bit i: [[threadgroup(i)]] must be bound
+  std::int8_t status_argument = -1;  // the one that the encoder binds (launch_status.h); -1: none
 
+  // `builtin`: of a source that the library carries.
   PipelineState(std::shared_ptr<const backend::Pipeline> compiled,
-                std::shared_ptr<const backend::Device> device, std::string key);
+                std::shared_ptr<const backend::Device> device, std::string key, bool builtin);
 };
 
 // One device's registry. Thread-safe; one lock finds or places an entry, the entry's own lock builds it, so

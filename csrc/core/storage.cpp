@@ -49,7 +49,11 @@ void Storage::host_may_write(std::uint64_t offset, std::uint64_t nbytes) noexcep
 void Storage::free_pages() noexcept {
   const auto begin = reinterpret_cast<std::uint64_t>(allocation_.address);
   device_->forget_range({begin, begin + allocation_.nbytes});
-  device_->release_allocation(allocation_, wrapped_);
+  if (pooled_) {
+    device_->scratch_pool().give_back(allocation_);
+  } else {
+    device_->release_allocation(allocation_, wrapped_);
+  }
   owner_.reset();
 }
 

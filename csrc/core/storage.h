@@ -35,6 +35,8 @@ class Storage {
   METALANE_API bool try_pin() noexcept;
   METALANE_API void unpin() noexcept;
   void release() noexcept;
+  // Its pages go to the device's scratch pool when they would be freed. For the pool, before others see it.
+  void return_to_pool() noexcept { pooled_ = true; }
   // See backend::Device: a writable view of these bytes is handed out.
   METALANE_API void host_may_write(std::uint64_t offset, std::uint64_t nbytes) noexcept;
   bool released() const noexcept { return (uses_.load(std::memory_order_acquire) & released_bit) != 0; }
@@ -62,6 +64,7 @@ class Storage {
   const std::shared_ptr<const HostSource> source_;
   bool wrapped_;
   bool readonly_;
+  bool pooled_ = false;
 };
 
 }  // namespace metalane::core

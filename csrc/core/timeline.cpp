@@ -139,7 +139,9 @@ void Timeline::finish_in_order() {
     flights_.pop_front();
     --handed_over_;
     lock.unlock();
+    if (flight->status != nullptr) flight->completion->warning = flight->status->text();
     // Memory goes back before the ticket says so: after wait() nothing of the launch is held.
+    flight->status.reset();
     for (const auto& storage : flight->pinned) storage->unpin();
     flight->pinned.clear();
     flight->pipelines.clear();
@@ -248,6 +250,19 @@ void Timeline::synchronize_host_read(const AddressRange& range, std::optional<do
       throw TimeoutError("Buffer: work that writes this range did not finish in time");
     }
   }
+}
+
+bool Timeline::is_settled(const AddressRange& range) {
+  std::lock_guard lock(mutex_);
+  // An encoder that is being called cannot be asked: it may write.
+  if (open_encoder_writes(range).value_or(true)) return false;
+  const bool failed = std::any_of(failed_.begin(), failed_.end(),
+                                  [&](const FailedRange& one) { return one.range.overlaps(range); });
+  return !failed && std::none_of(flights_.begin(), flights_.end(), [&](const auto& flight) {
+    return std::any_of(flight->touched.begin(), flight->touched.end(), [&](const TouchedRange& touched) {
+      return writes(touched.access) && touched.range.overlaps(range);
+    });
+  });
 }
 
 void Timeline::wait_idle() {

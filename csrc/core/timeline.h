@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/launch_status.h"
 
 namespace metalane::core {
 
@@ -72,6 +73,7 @@ struct Flight {
   std::vector<std::shared_ptr<Storage>> pinned;
   std::vector<Pipeline> pipelines;
   std::vector<std::shared_ptr<TicketState>> waits;
+  std::unique_ptr<LaunchStatus> status;  // null where no kernel of it reports anything
   std::shared_ptr<TicketState> ticket;
   std::uint64_t number = 0;  // position in commit order, from 1
   std::optional<backend::Completion> completion;
@@ -86,6 +88,9 @@ class Timeline {
   // Waits for committed writers of `range` and throws their error; throws ArgumentError while an open
   // encoder holds a launch that writes it.
   void synchronize_host_read(const AddressRange& range, std::optional<double> seconds);
+  // True where nothing recorded or committed may write `range`, and no failed work has. For looks that can be
+  // left out.
+  bool is_settled(const AddressRange& range);
   void wait_idle();
   std::uint64_t commits() const noexcept { return commits_.load(std::memory_order_acquire); }
 

@@ -15,6 +15,7 @@
 #include "core/encoder_state.h"
 #include "core/registry.h"
 #include "core/storage.h"
+#include "ops/operator_arguments.h"
 
 namespace metalane {
 
@@ -213,13 +214,6 @@ std::array<Expected, 13> selector_arguments(const DFlash2SelectorBuffers& b, std
 
 constexpr std::size_t kSelectorReads = 5;
 
-core::DeviceState& device_of(const char* op, const CommandEncoder& encoder) {
-  if (encoder.state() == nullptr || !encoder.is_open()) {
-    throw ArgumentError(op, "encoder", "open", "an encoder that was committed, discarded or moved from");
-  }
-  return *encoder.state()->device();
-}
-
 }  // namespace
 
 DFlash2SelectorBuffers DFlash2SelectorBuffers::alloc(const Device& device, std::uint64_t lanes,
@@ -250,7 +244,7 @@ DFlash2SelectorBuffers DFlash2SelectorBuffers::alloc(const Device& device, std::
 
 void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuffers& buffers,
                                const DFlash2SelectorParams& params) {
-  core::DeviceState& device = device_of(kSelector, encoder);
+  core::DeviceState& device = ops::device_of(kSelector, encoder);
   check_selector_params(params);
   check_buffers(kSelector, &device,
                 selector_arguments(buffers, params.lanes, params.rows_per_lane, params.vocabulary),
@@ -294,7 +288,7 @@ void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuf
 
 void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confidence,
                                   const Buffer& verify_rows, const DFlash2VerifyRowsParams& params) {
-  core::DeviceState& device = device_of(kVerifyRows, encoder);
+  core::DeviceState& device = ops::device_of(kVerifyRows, encoder);
   check_verify_rows_params(params);
   const std::uint64_t lanes = params.lanes;
   const std::uint64_t positions = params.rows_per_lane - 1;

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:
 
-    def dataclass_transform() -> Callable[[Any], Any]:
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
         """Tells type checkers what metal_struct does; nothing at run time (typing has it from Python 3.11)."""
         return lambda decorator: decorator
 
@@ -103,7 +103,7 @@ class Struct(_core.Struct):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in _items(self))
+        values = ", ".join(f"{name}={value!r}" for name, value in _shown_items(self))
         return f"{type(self).__qualname__}({values})"
 
     def __eq__(self, other: object) -> bool:
@@ -119,6 +119,10 @@ class Struct(_core.Struct):
 
 def _items(struct: Any) -> list[tuple[str, Any]]:
     return [(field.name, getattr(struct, field.name)) for field in dataclasses.fields(struct)]
+
+
+def _shown_items(struct: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(struct, field.name)) for field in dataclasses.fields(struct) if field.repr]
 
 
 def _field_type(owner: str, name: str, annotation: Any) -> FieldType:
@@ -162,8 +166,9 @@ def _signature(fields: list[tuple[dataclasses.Field[Any], FieldType]]) -> inspec
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory
-        keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        keyword = inspect.Parameter.KEYWORD_ONLY if field.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=kind))
+    parameters.sort(key=lambda parameter: parameter.kind)
     # Python wants defaults last, structs do not care: name such fields by keyword only.
     seen_default = False
     for i, parameter in enumerate(parameters):
@@ -177,15 +182,25 @@ def _row(field: dataclasses.Field[Any], kind: FieldType) -> tuple[Any, ...]:
     """The field as the native layout takes it; an ellipsis stands for no default."""
     default = ... if field.default is dataclasses.MISSING else field.default
     factory = None if field.default_factory is dataclasses.MISSING else field.default_factory
-    return (field.name, kind.element, kind.components, kind.packed, kind.count, default, factory)
+    return (
+        field.name,
+        kind.element,
+        kind.components,
+        kind.packed,
+        kind.count,
+        default,
+        factory,
+        bool(field.kw_only),
+    )
 
 
-@dataclass_transform()
+@dataclass_transform(field_specifiers=(dataclasses.field,))
 def metal_struct(cls: type[T]) -> type[T]:
     """Makes a dataclass of fixed layout from annotated fields.
 
     Field types: ``u8 i8 u16 i16 u32 i32 u64 i64 f16 bf16 f32``, arrays ``u32[4]``, ``vec(f32, 4)``, other
-    metal_struct classes; for type checkers also ``Annotated[int, u32]``. Defaults work as in dataclasses.
+    metal_struct classes; for type checkers also ``Annotated[int, u32]``. Defaults, ``field(kw_only=True)`` and
+    ``field(repr=False)`` (for padding, say) work as in dataclasses.
 
     Raises ArgumentError where a field would be preceded, or the struct followed, by hidden padding, and DTypeError
     for an annotation that is no such type.
@@ -214,7 +229,7 @@ def metal_struct(cls: type[T]) -> type[T]:
     namespace.update(
         __slots__=(),
         __metalane_spec__=spec,
-        __match_args__=tuple(field.name for field, _ in fields),
+        __match_args__=tuple(field.name for field, _ in fields if not field.kw_only),
         __signature__=_signature(fields),
         __doc__=cls.__doc__ if "__doc__" in vars(cls) else None,
         layout=spec.layout,

@@ -167,7 +167,8 @@ TEST_CASE(capture_makes_nodes_with_ranges_and_encodes_nothing) {
   CHECK_EQ(encoder.counters().launches, 0u);
   graph.encode(encoder);
   CHECK_EQ(encoder.counters().launches, 2u);
-  CHECK_EQ(joined(committed_events(opened, encoder)), "push step, pop, launch rw, barrier, launch rw");
+  CHECK_EQ(joined(committed_events(opened, encoder)),
+           "push step, pop, launch rw @step, barrier, launch rw @step");
   a.release();
   CommandEncoder again = opened.device.command_encoder();
   CHECK_THROWS(graph.encode(again), ArgumentError, "node 0 argument 0");

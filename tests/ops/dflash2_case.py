@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from ops.guarded import Guarded
 
 import metalane
 
 BF16 = np.dtype(metalane.bfloat16)
-GUARD = 68  # bytes; a multiple of 4 but not of 16: no buffer starts where a vector would like it to
-POISON = 0xA5
 OUTPUTS = (
     "partial_ids",
     "partial_values",
@@ -21,24 +20,6 @@ OUTPUTS = (
     "proposal_probabilities",
     "confidence",
 )
-
-
-class Guarded:
-    """A buffer inside a larger one, everything poisoned."""
-
-    def __init__(self, device: metalane.Device, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        self.whole = device.empty((nbytes + 2 * GUARD,), np.uint8)
-        self.whole.numpy()[:] = POISON
-        self.buffer = self.whole.view(GUARD, shape, dtype)
-
-    def set(self, values: np.ndarray) -> None:
-        np.asarray(self.buffer)[...] = values
-
-    def check(self, name: str) -> None:
-        whole = self.whole.numpy()
-        assert (whole[:GUARD] == POISON).all(), f"{name}: written before its start"
-        assert (whole[-GUARD:] == POISON).all(), f"{name}: written past its end"
 
 
 @dataclasses.dataclass

@@ -15,5 +15,8 @@
 #include <metalane/launch.h>
 #include <metalane/ops/dequantize.h>
 #include <metalane/ops/dflash2_selector.h>
+#include <metalane/ops/embedding_ggml.h>
+#include <metalane/ops/quantized_matmul_ggml.h>
+#include <metalane/ops/quantized_matmul_id_ggml.h>
 #include <metalane/ticket.h>
 #include <metalane/version.h>
