@@ -64,7 +64,7 @@ nb::object report_object(const Device& device) {
     report = device.check_report();
   }
   const nb::module_ classes = nb::module_::import_("metalane.check");
-  nb::list traffic, waits, samples;
+  nb::list traffic, arguments, waits, samples;
   for (const CheckTraffic& row : report.traffic) {
     traffic.append(classes.attr("CheckTraffic")(
         "kernel"_a = row.kernel, "argument"_a = row.argument, "memory"_a = row.memory, "file"_a = row.file,
@@ -72,6 +72,13 @@ nb::object report_object(const Device& device) {
         "sampled_count"_a = row.sampled_count, "sampled_nbytes"_a = row.sampled_nbytes,
         "simdgroup_nbytes"_a = row.simdgroup_nbytes, "threadgroup_nbytes"_a = row.threadgroup_nbytes,
         "requests"_a = row.requests, "lines"_a = row.lines, "bank_cycles"_a = row.bank_cycles));
+  }
+  for (const CheckArgument& row : report.arguments) {
+    arguments.append(classes.attr("CheckArgument")(
+        "kernel"_a = row.kernel, "argument"_a = row.argument, "memory"_a = row.memory,
+        "loaded_nbytes"_a = row.loaded_nbytes, "stored_nbytes"_a = row.stored_nbytes,
+        "sampled_nbytes"_a = row.sampled_nbytes, "thread_nbytes"_a = row.thread_nbytes,
+        "simdgroup_nbytes"_a = row.simdgroup_nbytes, "threadgroup_nbytes"_a = row.threadgroup_nbytes));
   }
   for (const CheckWaits& row : report.waits) {
     waits.append(classes.attr("CheckWaits")("kernel"_a = row.kernel, "operation"_a = row.operation,
@@ -83,8 +90,8 @@ nb::object report_object(const Device& device) {
         "byte_offset"_a = sample.byte_offset, "nbytes"_a = sample.nbytes));
   }
   return classes.attr("CheckReport")("findings"_a = findings_tuple(report.findings),
-                                     "traffic"_a = nb::tuple(traffic), "waits"_a = nb::tuple(waits),
-                                     "samples"_a = nb::tuple(samples));
+                                     "traffic"_a = nb::tuple(traffic), "arguments"_a = nb::tuple(arguments),
+                                     "waits"_a = nb::tuple(waits), "samples"_a = nb::tuple(samples));
 }
 
 }  // namespace

@@ -87,6 +87,30 @@ class CheckTraffic:
 
 
 @dataclass(frozen=True)
+class CheckArgument:
+    """What a kernel did with one argument or threadgroup variable, wherever in its source: a byte that several lines
+    touch is one.
+
+    `loaded_nbytes` and `stored_nbytes` are exact, over every launch (atomics that read and write count in both); all
+    others are of the threadgroups whose accesses were logged, up to eight of a launch.
+    """
+
+    kernel: str
+    argument: str
+    memory: str
+    loaded_nbytes: int
+    stored_nbytes: int
+    sampled_nbytes: int
+    """All accesses together; over `thread_nbytes`: how often a thread comes back to a byte."""
+    thread_nbytes: int
+    """Distinct bytes of each thread, added up."""
+    simdgroup_nbytes: int
+    """Distinct bytes of each simdgroup, added up."""
+    threadgroup_nbytes: int
+    """Distinct bytes of each threadgroup, added up."""
+
+
+@dataclass(frozen=True)
 class CheckWaits:
     """How often one barrier (of a threadgroup) or collective (of a simdgroup) was met at."""
 
@@ -116,6 +140,7 @@ class CheckReport:
 
     findings: tuple[CheckFinding, ...]
     traffic: tuple[CheckTraffic, ...]
+    arguments: tuple[CheckArgument, ...]
     waits: tuple[CheckWaits, ...]
     samples: tuple[CheckSample, ...]
 

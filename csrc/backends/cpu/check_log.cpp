@@ -110,6 +110,27 @@ void CheckLog::count(CheckedModule& module, const std::vector<bool>& is_threadgr
     instruction.sampled_count += static_cast<std::uint64_t>(end - begin);
     for (Iterator access = begin; access != end; ++access) instruction.sampled_nbytes += access->nbytes;
   });
+  count_regions(module);
+}
+
+// The same by argument instead of instruction.
+void CheckLog::count_regions(CheckedModule& module) {
+  const auto region = [&](const LoggedAccess& access) {
+    return module.instruction(access.instruction).region;
+  };
+  using Counts = CheckedModule::RegionCounts;
+  const auto add_distinct = [&](std::uint64_t Counts::* total, auto owner) {
+    const auto key = [&](const LoggedAccess& access) { return std::tuple(region(access), owner(access)); };
+    std::sort(accesses_.begin(), accesses_.end(), [&](const LoggedAccess& a, const LoggedAccess& b) {
+      return std::tuple_cat(key(a), std::tuple(a.at)) < std::tuple_cat(key(b), std::tuple(b.at));
+    });
+    for_runs(accesses_.begin(), accesses_.end(), key, [&](Iterator begin, Iterator end) {
+      module.region_counts(region(*begin)).*total += distinct_bytes(begin, end);
+    });
+  };
+  add_distinct(&Counts::thread_nbytes, [](const LoggedAccess& access) { return access.thread + 0u; });
+  add_distinct(&Counts::simdgroup_nbytes, [](const LoggedAccess& access) { return access.thread / 32u; });
+  add_distinct(&Counts::threadgroup_nbytes, [](const LoggedAccess&) { return 0u; });
 }
 
 void CheckLog::clear() { accesses_ = {}; }

@@ -31,6 +31,8 @@ class CheckLog {
   void clear();
 
  private:
+  void count_regions(CheckedModule& module);
+
   static constexpr std::size_t max_accesses = std::size_t{1} << 18;  // 8 MiB
 
   std::vector<LoggedAccess> accesses_;

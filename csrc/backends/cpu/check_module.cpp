@@ -149,6 +149,11 @@ const CheckedModule::RegionName& CheckedModule::region_name(std::uint32_t region
   return region < region_names_.size() ? region_names_[region] : none;
 }
 
+CheckedModule::RegionCounts& CheckedModule::region_counts(std::uint32_t region) {
+  if (region >= region_counts_.size()) region_counts_.resize(region + 1);
+  return region_counts_[region];
+}
+
 void CheckedModule::keep_samples(const std::vector<LoggedAccess>& accesses) {
   constexpr std::size_t most = 1 << 14;
   if (samples_.empty())
@@ -166,6 +171,7 @@ void CheckedModule::forget_counts() {
     instruction.touch = before.touch;
     instruction.pc = before.pc;
   }
+  region_counts_.clear();
   std::fill(waits_.begin(), waits_.end(), 0);
   logged_ = 0;
 }

@@ -91,8 +91,13 @@ class CheckedModule {
     std::string name;
     std::string memory;
   };
+  // Of logged threadgroups, all instructions together: see CheckArgument.
+  struct RegionCounts {
+    std::uint64_t thread_nbytes = 0, simdgroup_nbytes = 0, threadgroup_nbytes = 0;
+  };
   void name_region(std::uint32_t region, const std::string& name, const char* memory);
   const RegionName& region_name(std::uint32_t region) const;
+  RegionCounts& region_counts(std::uint32_t region);
 
   // The first threadgroup that was logged, as far as there is room.
   const std::vector<LoggedAccess>& samples() const noexcept { return samples_; }
@@ -118,6 +123,7 @@ class CheckedModule {
   std::vector<std::uint64_t> waits_;
   std::uint64_t logged_ = 0;
   std::vector<RegionName> region_names_;
+  std::vector<RegionCounts> region_counts_;
   std::vector<LoggedAccess> samples_;
 };
 

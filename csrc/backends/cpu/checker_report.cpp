@@ -55,6 +55,29 @@ std::map<std::uint32_t, std::uint32_t> append_rows(CheckedModule& module,
   return row_of;
 }
 
+// One row for each argument and threadgroup variable, in the order of their regions.
+void append_arguments(CheckedModule& module, std::vector<CheckArgument>& arguments) {
+  std::map<std::uint32_t, CheckArgument> rows;
+  for (const Instruction& instruction : module.instructions()) {
+    if (instruction.count == 0) continue;
+    CheckArgument& row = rows[instruction.region];
+    if (reads(instruction.touch)) row.loaded_nbytes += instruction.nbytes;
+    if (writes(instruction.touch)) row.stored_nbytes += instruction.nbytes;
+    row.sampled_nbytes += instruction.sampled_nbytes;
+  }
+  for (auto& [region, row] : rows) {
+    const CheckedModule::RegionName& name = module.region_name(region);
+    const CheckedModule::RegionCounts& counts = module.region_counts(region);
+    row.kernel = module.kernel();
+    row.argument = name.name;
+    row.memory = name.memory;
+    row.thread_nbytes = counts.thread_nbytes;
+    row.simdgroup_nbytes = counts.simdgroup_nbytes;
+    row.threadgroup_nbytes = counts.threadgroup_nbytes;
+    arguments.push_back(std::move(row));
+  }
+}
+
 // Requests of a simdgroup at one instruction are numbered in the order in which they were made.
 void append_samples(const CheckedModule& module, const std::map<std::uint32_t, std::uint32_t>& row_of,
                     std::vector<CheckSample>& samples) {
@@ -88,6 +111,7 @@ CheckReport Checker::report() {
   for (const std::shared_ptr<CheckedModule>& module : modules_) {
     const auto row_of = append_rows(*module, report.traffic);
     append_samples(*module, row_of, report.samples);
+    append_arguments(*module, report.arguments);
     for (std::uint32_t i = 0; i < module->waits().size(); ++i) {
       const metalane_site& site = module->module().sites[i];
       if (module->waits()[i] != 0)

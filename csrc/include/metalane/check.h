@@ -84,6 +84,22 @@ struct CheckTraffic {
   std::uint64_t bank_cycles = 0;         // turns that 32 banks of 4 bytes take (threadgroup memory)
 };
 
+// What a kernel did with one argument or threadgroup variable, wherever in its source: a byte that several
+// lines touch is one.
+struct CheckArgument {
+  std::string kernel;
+  std::string argument;
+  std::string memory;
+  // Exact, over every launch. Atomics that read and write count in both.
+  std::uint64_t loaded_nbytes = 0;
+  std::uint64_t stored_nbytes = 0;
+  // Of the threadgroups whose accesses were logged.
+  std::uint64_t sampled_nbytes = 0;      // all accesses together
+  std::uint64_t thread_nbytes = 0;       // distinct bytes of each thread, added up
+  std::uint64_t simdgroup_nbytes = 0;    // of each simdgroup
+  std::uint64_t threadgroup_nbytes = 0;  // of each threadgroup
+};
+
 // Where threads of one threadgroup went, for pictures: one access.
 struct CheckSample {
   std::uint32_t traffic = 0;  // index into CheckReport::traffic
@@ -105,6 +121,7 @@ struct CheckWaits {
 struct CheckReport {
   std::vector<CheckFinding> findings;
   std::vector<CheckTraffic> traffic;
+  std::vector<CheckArgument> arguments;
   std::vector<CheckWaits> waits;
   std::vector<CheckSample> samples;
 };
