@@ -19,7 +19,7 @@ COUNTS = {
     "dflash2_verify_random": Count(40, 2000),
     "struct_round_trip": Count(200, 20_000),
     "dispatch_arguments": Count(300, 20_000),
-    "active_lanes_random": Count(48, 3000),
+    "active_lanes_random": Count(24, 3000),
     "compile_random_kernels": Count(60, 5000),
     "compile_hostile_calls": Count(2000, 200_000),
     "gguf_mutations": Count(5000, 100_000),

@@ -4,6 +4,7 @@ runs each statement for a mask of lanes."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +17,8 @@ BATCH = 12  # programs in one kernel
 
 Mask = np.ndarray
 Lanes = np.ndarray
+Value = Callable[["Frame"], Lanes]
+ValueOfMask = Callable[["Frame", Mask], Lanes]
 
 
 @dataclass
@@ -63,14 +66,14 @@ class Program:
 
     # ---- expressions: text and value; all are unsigned and wrap
 
-    def value(self, names: list[str]) -> tuple[str, object]:
+    def value(self, names: list[str]) -> tuple[str, Value]:
         name, factor, term = self.rng.choice(names), self.rng.randint(1, 7), self.rng.randint(0, 9)
         return (
             f"({name} * {factor}u + {term}u)",
             lambda f: f.variables[name] * np.uint32(factor) + np.uint32(term),
         )
 
-    def condition(self, names: list[str]) -> tuple[str, object]:
+    def condition(self, names: list[str]) -> tuple[str, Value]:
         name, modulus = self.rng.choice(names), self.rng.randint(2, 5)
         least, term = self.rng.randint(1, modulus - 1), self.rng.randint(0, 3)
         return (
@@ -78,7 +81,7 @@ class Program:
             lambda f: (f.variables[name] + np.uint32(term)) % np.uint32(modulus) >= least,
         )
 
-    def collective(self, names: list[str]) -> tuple[str, object]:
+    def collective(self, names: list[str]) -> tuple[str, ValueOfMask]:
         """A call that lanes meet at; its value for the lanes of a mask."""
         operand, of = self.value(names)
         kind = self.rng.randint(0, 3)
@@ -216,7 +219,7 @@ class Program:
 @dataclass
 class Statement:
     text: str
-    run: object
+    run: Callable[[Frame, Mask], None]
 
 
 @dataclass
