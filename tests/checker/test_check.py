@@ -20,7 +20,6 @@ kernel void copy_halves(device const half* x, device half* y, uint i [[thread_po
 kernel void at(device const float* x, device float* y, constant int& index) { y[0] = x[index]; }
 kernel void put(device float* y, constant uint& index) { y[index] = 1.0f; }
 kernel void add(device float* y, constant float& by, uint i [[thread_position_in_grid]]) { y[i] += by; }
-kernel void write_through(device const float* x) { *(device float*)x = 1.0f; }
 kernel void strided(device const float* x, device float* y, constant uint& stride,
                     uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
   threadgroup float s[1024];
@@ -37,6 +36,18 @@ kernel void spin_aside(device uint* x) {
   x[0] = own;
 }
 kernel void same(device uint* x, uint i [[thread_position_in_grid]]) { x[0] = 7; }
+struct Padded { uchar a; float4 c; };
+kernel void padded(device const float* x, device Padded* fresh, device Padded* y,
+                   uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup Padded s[32];
+  s[t].a = 1;
+  s[t].c = float4(uint(x[i]) % 2);
+  fresh[i].a = 1;
+  fresh[i].c = s[t].c;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = fresh[i];
+  y[i] = s[t];
+}
 struct Pair { uint a, b; float4 c[4]; };
 kernel void pairs(device const Pair* x, device Pair* y, uint i [[thread_position_in_grid]]) { y[i] = x[i]; }
 kernel void wide(device const float4x4* x, device float4x4* y, uint i [[thread_position_in_grid]]) { y[i] = x[i]; }
@@ -248,6 +259,15 @@ def test_struct_copies_are_watched(
     assert caught.value.findings[0].argument == "y"
     with pytest.raises(metalane.CheckError, match="uninitialised"):
         wait(getattr(kernels, kernel)(device.empty(4 * count, dtype), y, threads=4))
+
+
+def test_padding_is_never_uninitialised(device: metalane.Device, kernels: metalane.CompiledSource) -> None:
+    x, out = device.from_numpy(np.arange(32, dtype=np.float32)), device.zeros(32 * 32, np.uint8)
+    wait(kernels.padded(x, device.empty(32 * 32, np.uint8), out, threads=32))
+    got = out.numpy().reshape(32, 32)
+    np.testing.assert_array_equal(
+        got[:, 16:].copy().view(np.float32), np.repeat(np.arange(32)[:, None] % 2, 4, 1)
+    )
 
 
 def test_fences_order_threadgroups(device: metalane.Device, kernels: metalane.CompiledSource) -> None:

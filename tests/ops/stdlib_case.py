@@ -138,6 +138,7 @@ def run_kernel(
     threads_per_threadgroup: int = 64,
     attributes: str = "uint i [[thread_position_in_grid]]",
     initial: Mapping[str, np.ndarray] = MappingProxyType({}),
+    device: metalane.Device | None = None,
 ) -> dict[str, np.ndarray]:
     """Runs the lines as a kernel's body. Inputs are (element type, array), outputs (count, element type).
 
@@ -147,7 +148,7 @@ def run_kernel(
     parameters += [f"device {t}* {v}" for v, (_, t) in outputs.items()]
     parameters += ["constant uint& n", attributes]
     body = "\n".join(f"  {line}" for line in lines)
-    device = metalane.Device("cpu")
+    device = device or metalane.Device("cpu")
     source = f"{HEADER}{prelude}\nkernel void {name}({', '.join(parameters)}) {{\n{body}\n}}\n"
     device.registry.register_source(name, source)
     buffers = {v: device.empty((count,), DTYPES[t]) for v, (count, t) in outputs.items()}

@@ -57,9 +57,10 @@ kernel void overlap(device const float* x, device float* y, uint lane [[thread_i
 
 // Matrices and plain accesses take turns with the same memory.
 kernel void matrices(device const float* x, device float* y, uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float tile[64], scales[64];
+  threadgroup float tile[72], scales[64];  // loads at tile + 4 take rows of 8 from there
   tile[lane] = x[lane];
   tile[lane + 32] = x[lane + 32];
+  if (lane < 8) tile[lane + 64] = 0;
   scales[lane] = scales[lane + 32] = 0;
   for (ushort i = 0; i < 8; ++i) {
     if (lane == i) scales[9 * i] = i + 1;

@@ -441,6 +441,10 @@ def test_dependent_launches_are_ordered(device, concurrent):
 class TestFaults:
     """A kernel that goes wrong fails its ticket, says where, and leaves the device usable."""
 
+    @pytest.fixture(scope="class")
+    def device(self) -> metalane.Device:
+        return metalane.Device("cpu", check=False)
+
     @staticmethod
     def fail(device, name, body, message, code, timeout=None, threads=64, arguments="device uint* out"):
         device.registry.register_source(

@@ -94,7 +94,9 @@ class Checker final : public GroupObserver {
     Touch self_touch = Touch::load;
     Mark other = {};
     bool other_writes = false;
-    bool told_writer = false, told_reader = false;  // one of each kind an access
+    // One of each kind an access.
+    bool told_writer = false, told_reader = false, told_unwritten = false;
+    std::uint64_t unwritten = 0;
   };
   // A store whose bytes are compared with what was there before, once it has been made.
   struct PendingStore {
@@ -141,7 +143,7 @@ class Checker final : public GroupObserver {
   bool is_ordered(Mark other, Memory memory, std::uint32_t thread) const noexcept;
   bool clashes(Mark other, Mark self, Memory memory) const noexcept;
   std::uint32_t distance(Mark a, Mark b) const noexcept;
-  void ask_written(const Cell& cell, const Conflict& access);
+  void ask_written(const Cell& cell, Conflict& access, std::uint64_t at, std::uint64_t nbytes);
   void read_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void ask_initialized(const CheckRegion& region, const Conflict& access);

@@ -89,11 +89,25 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const v
   if (region.shadow != nullptr) track(region, whole);
 }
 
+// Whether so many bytes at once, unwritten, are no padding of a struct that is copied whole: its first byte
+// is a field's, and alignments up to 16 leave no longer gaps.
+constexpr bool is_no_padding(std::uint64_t unwritten, bool from_the_start, std::uint64_t nbytes) {
+  return unwritten != 0 && (from_the_start || unwritten >= (nbytes <= 16 ? 8 : 16));
+}
+
 void Checker::ask_initialized(const CheckRegion& region, const Conflict& access) {
   const std::uint64_t begin = region.initialized_begin + access.at;
   if (reads(access.self_touch) && !region.initialized->covers(begin, access.nbytes)) {
+    std::uint64_t unwritten = 0;
+    bool counts = false;
+    for (std::uint64_t i = 0; i < access.nbytes && !counts; ++i) {
+      unwritten = region.initialized->covers(begin + i, 1) ? 0 : unwritten + 1;
+      counts = is_no_padding(unwritten, i == 0, access.nbytes);
+    }
     const Unleavable unleavable(*this);
-    record(CheckKind::uninitialised, access, false, "nothing was written there since it was made by empty()");
+    if (counts)
+      record(CheckKind::uninitialised, access, false,
+             "nothing was written there since it was made by empty()");
   }
   if (writes(access.self_touch)) region.initialized->set(begin, access.nbytes);
 }
@@ -118,9 +132,15 @@ inline bool Checker::clashes(Mark other, Mark self, Memory memory) const noexcep
   return !is_ordered(other, memory, self.thread()) && !(other.atomic() && self.atomic());
 }
 
-inline void Checker::ask_written(const Cell& cell, const Conflict& access) {
-  if (cell.writer.segment() >= group_first_ || !options_.uninitialised) [[likely]]
+// Of threadgroup memory: `unwritten` counts the bytes before the cell that nobody of the group wrote.
+inline void Checker::ask_written(const Cell& cell, Conflict& access, std::uint64_t at, std::uint64_t nbytes) {
+  if (cell.writer.segment() >= group_first_ || !options_.uninitialised) [[likely]] {
+    access.unwritten = 0;
     return;
+  }
+  access.unwritten += nbytes;
+  if (access.told_unwritten || !is_no_padding(access.unwritten, at == access.at, access.nbytes)) return;
+  access.told_unwritten = true;
   const Unleavable unleavable(*this);
   record(CheckKind::uninitialised, access, false, "no thread of the threadgroup has written there");
 }
@@ -129,7 +149,6 @@ inline void Checker::read_cell(Cell& cell, Memory memory, Conflict& access, std:
   const Mark self = access.self;
   const Mark writer = cell.writer;
   if (memory == threadgroup_memory) {
-    ask_written(cell, access);
     // Somebody of another simdgroup has read, too: nothing that comes adds to that.
     if (cell.far_reader.segment() >= barrier_first_[memory] && cell.far_reader.turn() >= 2 &&
         writer.segment() < barrier_first_[memory]) {
@@ -151,7 +170,6 @@ inline void Checker::read_cell(Cell& cell, Memory memory, Conflict& access, std:
 }
 
 inline void Checker::write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at) {
-  if (memory == threadgroup_memory && access.self_touch == Touch::atomic_update) ask_written(cell, access);
   if (track_races_) {
     if (clashes(cell.writer, access.self, memory)) [[unlikely]]
       conflict(access, cell.writer, true, at);
@@ -184,6 +202,8 @@ void Checker::track(const CheckRegion& region, Conflict access) {
     }
     for (std::uint32_t i = 0; i < cells.count; ++i) {
       const std::uint64_t at = access.at + done + (std::uint64_t{i} << cells.shift);
+      if (memory == threadgroup_memory && reads(access.self_touch))
+        ask_written(cells.first[i], access, at, std::uint64_t{1} << cells.shift);
       if (stores) {
         write_cell(cells.first[i], memory, access, at);
       } else {
