@@ -65,6 +65,14 @@ bool is_component_count(char c) { return c >= '2' && c <= '4'; }
 }  // namespace
 
 std::optional<TypeInfo> builtin_type(std::string_view name) {
+  // Names of <simd/simd.h>: simd_float4, vector_float4, matrix_float4x4.
+  for (const std::string_view prefix : {"simd_", "vector_", "matrix_"}) {
+    if (!name.starts_with(prefix)) continue;
+    auto type = builtin_type(name.substr(prefix.size()));
+    const bool is_named = type && (prefix == "matrix_" ? type->columns > 1 : type->components > 1) &&
+                          !name.substr(prefix.size()).starts_with("packed_");
+    return is_named && (prefix != "vector_" || type->columns == 1) ? type : std::nullopt;
+  }
   TypeInfo type;
   const bool packed = name.starts_with("packed_");
   const std::string_view plain = packed ? name.substr(7) : name;

@@ -103,6 +103,8 @@ void Translator::emit_items(const std::vector<Index>& items) {
       emit_record(item);
     } else if (item.kind == ItemKind::function) {
       emit_function(index, member);
+    } else if (is_enumeration_alias(item)) {
+      emit_enumeration_alias(item);
     } else {
       emit_range(item.tokens);
       if (!member || item.kind != ItemKind::variable) continue;
@@ -115,6 +117,21 @@ void Translator::emit_items(const std::vector<Index>& items) {
       }
     }
   }
+}
+
+// "typedef enum X : int X;", which Clang takes before the definition of X: headers shared with Objective-C
+// have it by their NS_ENUM.
+bool Translator::is_enumeration_alias(const Item& item) const {
+  return item.kind == ItemKind::alias && item.body.end == 0 && is(item.tokens.begin, "typedef") &&
+         is(item.tokens.begin + 1, "enum") && is(item.tokens.begin + 3, ":");
+}
+
+void Translator::emit_enumeration_alias(const Item& item) {
+  const Index enumeration = item.tokens.begin + 1, name = item.name_at;
+  emit_range({enumeration, name});
+  raw("; typedef enum ");
+  put(unit_.at(enumeration + 1), unit_.at(enumeration + 1).text);
+  emit_range({name, item.tokens.end});
 }
 
 void Translator::emit_function(Index index, bool member) {

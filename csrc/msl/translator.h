@@ -52,6 +52,8 @@ class Translator {
   void emit_record(const Item& item);
   void emit_function_constant(Index item, std::string_view name);
   void emit_function(Index index, bool member);
+  bool is_enumeration_alias(const Item& item) const;
+  void emit_enumeration_alias(const Item& item);
 
   void emit_range(Range range);
   // Each returns the index behind what it emitted.

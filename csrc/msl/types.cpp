@@ -64,6 +64,7 @@ TokenList bound(const TokenList& tokens, const Bindings& bindings) {
 std::string spelled(const TokenList& tokens) {
   std::string text;
   for (const Token& token : tokens) {
+    if (is_address_space(token.text)) continue;
     if (token.is(",")) {
       text += ", ";
       continue;
