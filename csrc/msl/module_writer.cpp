@@ -257,7 +257,8 @@ class ModuleWriter {
       }
       if (!path.empty()) name = path + "::" + name;
     }
-    if (request_.kernel.is_template && !request_.kernel.template_arguments.empty()) {
+    const Kernel& kernel = request_.kernel;
+    if (kernel.is_template && !(kernel.template_arguments.empty() && kernel.template_range.empty())) {
       name += "<" + template_arguments(translator) + ">";
     }
     std::string arguments;

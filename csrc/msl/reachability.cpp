@@ -34,6 +34,8 @@ void ReachabilityIndex::add(Index index) {
       assertions_.push_back(index);
       return;
     case ItemKind::function:
+      if (item.is_kernel && item.is_template && !item.names.empty())
+        kernel_templates_[item.names[0]].push_back(index);
       if (item.is_kernel || restates_library(item)) return;
       if (!item.names.empty() && item.names[0] == "operator") {
         by_operands_.push_back(index);
@@ -98,6 +100,9 @@ std::vector<bool> ReachabilityIndex::reach(const Kernel& kernel) const {
       reached[up] = true;
   }
   mark(kernel.item);
+  if (kernel.is_template) {  // with its specialisations, or what it specialises
+    for (const Index index : kernel_templates_.at(unit_.items()[kernel.item].names[0])) mark(index);
+  }
   for (const TokenList& argument : kernel.template_arguments) {
     for (const Token& token : argument) follow(token);
   }

@@ -26,6 +26,7 @@ class ReachabilityIndex {
 
   const Unit& unit_;
   std::unordered_map<std::string_view, std::vector<Index>> declared_;
+  std::unordered_map<std::string_view, std::vector<Index>> kernel_templates_;
   std::vector<Index> always_;
   std::vector<Index> by_operands_;  // operators, specialisations of the library's templates
   std::vector<Index> assertions_;

@@ -528,11 +528,18 @@ std::vector<Kernel> read_kernels(const Unit& unit, const TypeTable& types) {
     Kernel kernel;
     Index place = item.name_at;
     if (item.kind == ItemKind::function && item.is_kernel && item.body.end != 0) {
-      if (item.is_template) {
+      // "template <> [[host_name("f_int")]] kernel void f<int>(...) { ... }" is an instance with a body of
+      // its own.
+      const Range arguments = unit.is_at(item.name_at + 1, "<") && unit.match(item.name_at + 1) != no_index
+                                  ? Range{item.name_at + 2, unit.match(item.name_at + 1)}
+                                  : Range{};
+      if (item.is_template && (arguments.empty() || !host_name(unit, item))) {
         templates.emplace(unit.at(item.name_at).text, i);
         continue;
       }
       kernel.item = i;
+      kernel.is_template = item.is_template;
+      if (item.is_template) kernel.template_range = arguments;
       kernel.signature.function = unit.at(item.name_at).text;
       kernel.signature.name = host_name(unit, item).value_or(kernel.signature.function);
     } else if (item.kind == ItemKind::instantiation && item.name_at != no_index) {

@@ -400,6 +400,11 @@ TypeTable::Resolved TypeTable::resolve_named(std::string_view name, const std::v
     for (const Index index : found->second) {
       const Item& item = unit_.items()[index];
       if (item.is_template != (arguments != nullptr)) continue;
+      // "typedef struct X X;" and NS_ENUM's "typedef enum X : int X;" name what is defined elsewhere.
+      if (item.kind == ItemKind::alias && item.body.end == 0 && unit_.is_at(item.tokens.begin, "typedef") &&
+          unit_.is_at(item.tokens.begin + 2, name) && found->second.size() > 1) {
+        continue;
+      }
       if (chosen) return {opaque(std::string(name)), 0};  // specialised or declared twice: not decided here
       chosen = &item;
       chosen_index = index;

@@ -467,3 +467,79 @@ def test_the_first_pipeline_of_ten_thousand_lines(device):
     bias = sum(i + 0.5 for i in range(formats - 10, formats))
     np.testing.assert_allclose(y[:rows], values.reshape(rows, -1) @ x + bias, rtol=2e-6)
     assert y[rows] == -77
+
+
+# A header that an application in Objective-C shares with its kernels.
+SHARED = """
+#ifndef Shared_h
+#define Shared_h
+#ifdef __METAL_VERSION__
+#define NS_ENUM(type, name) enum name : type name; enum name : type
+typedef int NSInteger;
+#else
+#import <Foundation/Foundation.h>
+#endif
+#include <simd/simd.h>
+typedef NS_ENUM(NSInteger, Place) { PlaceFirst = 1, PlaceOther = 7 };
+typedef struct Shared Shared;
+struct Shared {
+  matrix_float3x3 turn;
+  vector_float3 at;
+  simd_uint2 counts;
+  simd::half4 tint;
+  Place place;
+};
+#endif
+"""
+SHARING = (
+    HEAD
+    + """
+#include "Shared.h"
+kernel void shared(constant Shared& s [[buffer(0)]], device simd_float4* out [[buffer(1)]]) {
+  const vector_float3 p = s.turn * s.at;
+  out[0] = simd::float4(p, s.tint.w);
+  out[1] = simd_float4(s.counts.x, s.counts.y, s.place == PlaceOther, sizeof(Shared));
+}
+"""
+)
+
+
+def test_headers_shared_with_an_application(device):
+    kernel = device.compile(SHARING, headers={"Shared.h": SHARED}).shared
+    turn = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 10]], np.float32)  # columns
+    out = np.full((2, 4), -77, np.float32)
+    fields = {"turn": turn, "at": (1, -2, 3), "counts": (9, 8), "tint": (0, 0, 0, 0.5), "place": 7}
+    kernel(fields, out, threads=1)
+    np.testing.assert_array_equal(out, [[*(turn.T @ [1, -2, 3]), 0.5], [9, 8, 1, 96]])
+
+
+SPECIALISED = (
+    HEAD
+    + """
+template <typename T, int n>
+kernel void fill(device T* out, uint i [[thread_position_in_grid]]) {
+  out[i] = T(n);
+}
+template <>
+[[host_name("fill_bits")]] [[kernel]] void fill<uint, 1>(device uint* out, uint i [[thread_position_in_grid]]) {
+  out[i] = 1u << i;
+}
+template <>
+kernel void fill<int, 2>(device int* out, uint i [[thread_position_in_grid]]) {
+  out[i] = -2 * int(i);
+}
+template [[host_name("fill_plain")]] kernel void fill<uint, 3>(device uint*, uint);
+template [[host_name("fill_even")]] kernel void fill<int, 2>(device int*, uint);
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [("fill_plain", [3, 3, 3, 3]), ("fill_bits", [1, 2, 4, 8]), ("fill_even", [0, -2, -4, -6])],
+)
+def test_specialised_kernels(device, name, want):
+    kernel = device.compile(SPECIALISED)[name]
+    out = np.full(5, 77, np.int32 if name == "fill_even" else np.uint32)
+    kernel(out, threads=4)
+    assert out.tolist() == [*want, 77]
