@@ -117,6 +117,10 @@ CheckOptions check_from(nb::handle check, nb::handle reports) {
   return options;
 }
 
+nb::object check_session_of(const std::string& kind, const char* kernels) {
+  return nb::module_::import_("metalane.check_session").attr("session_of")(kind, kernels);
+}
+
 nb::tuple check_words(const CheckOptions& options) {
   nb::list words;
   if (options.races) words.append("races");

@@ -138,25 +138,33 @@ void bind_device(nb::module_& module) {
              "The devices that this process can open, the default one first.");
 
   nb::class_<Device> device(
-      module, "Device", nb::is_final(),
+      module, "Device", nb::is_final(), nb::is_weak_referenceable(),
       "A device with its own queue, registry and pipelines. Thread-safe; two in one process are "
       "independent.");
   device
       .def(
           "__init__",
-          [](Device* self, nb::handle kind, nb::handle kernels, nb::handle check, nb::handle reports) {
+          [](nb::pointer_and_handle<Device> self, nb::handle kind, nb::handle kernels, nb::handle check,
+             nb::handle reports) {
             const std::string name = kind.is_none() ? std::string() : text_from(kind, "Device", "kind");
             DeviceOptions options;
             options.kernels = choice_from(text_from(kernels, "Device", "kernels"));
             options.check = check_from(check, reports);
-            Unlocked unlocked;
-            new (self) Device(name, options);
+            const nb::object session =
+                check.is_none() ? check_session_of(name, choice_name(options.kernels)) : nb::none();
+            if (!session.is_none())
+              options.check = check_from(session.attr("check"), session.attr("reports"));
+            {
+              Unlocked unlocked;
+              new (self.p) Device(name, options);
+            }
+            if (!session.is_none()) session.attr("opened")(self.h);
           },
-          "kind"_a = nb::none(), "kernels"_a.none() = "auto", nb::kw_only(), "check"_a.none() = false,
+          "kind"_a = nb::none(), "kernels"_a.none() = "auto", nb::kw_only(), "check"_a = nb::none(),
           "reports"_a.none() = "raise",
           nb::sig("def __init__(self, kind: str | None = None, "
                   "kernels: typing.Literal['auto', 'native', 'shader'] = 'auto', *, "
-                  "check: bool | str | Sequence[str] = False, "
+                  "check: bool | str | Sequence[str] | None = None, "
                   "reports: typing.Literal['raise', 'list'] = 'raise') -> None"),
           "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing); None: Metal where there is one, "
           "else the "
@@ -168,7 +176,7 @@ void bind_device(nb::module_& module) {
           "bounds, "
           "reads of memory never written and divergent barriers: True, or some of 'races bounds "
           "uninitialised "
-          "divergence traffic'.\n"
+          "divergence traffic'. None: nothing, except in a metalane.check_session.CheckSession.\n"
           "reports: errors that it finds fail their submission with CheckError ('raise'), or are only kept "
           "for "
           "check_report() ('list'), as warnings always are.\n\n"
