@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -384,3 +386,36 @@ def test_launches_leave_no_memory_behind(device: metalane.Device, kernels: metal
     for _ in range(200):
         kernels.copy(x, y, threads=4096)
     assert resident() - before < 4 << 20
+
+
+def test_the_end_of_memory_ends_the_launch() -> None:
+    """Shadow memory that cannot be had fails the submission; the process and the device live."""
+    script = """
+import resource
+import subprocess
+import sys
+import numpy as np
+import metalane
+device = metalane.Device("cpu", check=True)
+kernels = device.compile("#include <metal_stdlib>\\nusing namespace metal;\\n"
+    "kernel void fill(device uchar* y, uint i [[thread_position_in_grid]]) { y[i] = 1; }")
+y = device.zeros(1 << 25, np.uint8)
+kernels.fill(device.zeros(64, np.uint8), threads=64)
+device.check_report()
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))
+encoder = device.command_encoder()
+kernels.fill(y, threads=1 << 25, encoder=encoder)
+ticket = encoder.commit()
+try:
+    ticket.wait()
+except metalane.CommandBufferError as error:
+    print(error.code)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+small = device.zeros(64, np.uint8)
+kernels.fill(small, threads=64)
+print(small.numpy().sum())
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout.split()) == (0, ["out-of-memory", "64"]), result.stderr

@@ -64,6 +64,8 @@ class Checker final : public GroupObserver {
   void end_launch();
   void begin_group(std::uint64_t number);
   void end_group();
+  // After a group: whether what the checker keeps has no room.
+  bool out_of_memory() const noexcept { return out_of_memory_; }
   // After the group was left: whether for a finding.
   bool left_for_finding() const noexcept { return left_; }
   void incomplete_barrier(const ThreadgroupRunner::BarrierPlace& place, const std::string& description);
@@ -153,8 +155,8 @@ class Checker final : public GroupObserver {
   void conflict(Conflict& access, Mark other, bool other_writes, std::uint64_t at);
   static bool happen_in_turn(const Conflict& conflict);
   void decide(const Conflict& conflict, bool equal_values);
-  void compare_pending() noexcept;
-  void settle_lockstep() noexcept;
+  void compare_pending();
+  void settle_lockstep();
   void new_segment() noexcept;
   void record(CheckKind kind, const Conflict& conflict, bool with_other, std::string detail);
   CheckAccess access_of(Mark mark, Touch touch, std::uint64_t nbytes) const;
@@ -199,6 +201,7 @@ class Checker final : public GroupObserver {
   bool track_races_ = false;
   bool track_threadgroup_ = false;
   bool left_ = false;
+  bool out_of_memory_ = false;
   bool logs_ = false;
 
   // Order. Segment numbers; see ARCHITECTURE.md.

@@ -1,5 +1,6 @@
 // What happens at each access: whose memory it is, whether it is inside, ordered, and was ever written.
 #include <cstring>
+#include <new>
 
 #include "backends/cpu/checker.h"
 #include "backends/cpu/checker_current.h"
@@ -253,18 +254,31 @@ void Checker::out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch t
 __attribute__((tls_model("initial-exec"))) thread_local Checker* current_checker = nullptr;
 
 struct Checker::Hooks {
+  // No exception may pass through a kernel: where memory ends, so does the threadgroup.
+  template <typename Body>
+  static inline void guarded(Checker& checker, const Body& body) {
+    try {
+      body();
+      return;
+    } catch (const std::bad_alloc&) {
+      checker.out_of_memory_ = true;
+    }
+    checker.runner_->leave();
+  }
   // Modules are called outside launches, too: for what their tables say.
   template <Touch touch>
   static inline void enter(const void* address, std::uint64_t nbytes, const void* pc) {
     Checker* const checker = current_checker;
     if (checker == nullptr) return;
-    if constexpr (fiber_hooks) {
-      // A sanitizer's runtime is no place to be left.
-      const Unleavable unleavable(*checker);
-      checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
-    } else {
-      checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
-    }
+    guarded(*checker, [=] {
+      if constexpr (fiber_hooks) {
+        // A sanitizer's runtime is no place to be left.
+        const Unleavable unleavable(*checker);
+        checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
+      } else {
+        checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
+      }
+    });
   }
   template <std::uint64_t nbytes, Touch touch>
   static void fixed(const void* address, const void* pc) {
@@ -287,12 +301,19 @@ struct Checker::Hooks {
     if (site < current_checker->flags_of_site_.size()) current_checker->flags_of_site_[site] = flags;
   }
   static void fence(std::uint32_t flags) {
-    const Unleavable unleavable(*current_checker);
-    current_checker->fence(flags);
+    Checker& checker = *current_checker;
+    guarded(checker, [&checker, flags] {
+      const Unleavable unleavable(checker);
+      checker.fence(flags);
+    });
   }
+  // Called while the scheduler combines lanes: there is no thread to leave.
   static void absent_lane(std::uint32_t lane, std::int32_t from) {
-    const Unleavable unleavable(*current_checker);
-    current_checker->absent_lane(lane, from);
+    try {
+      current_checker->absent_lane(lane, from);
+    } catch (const std::bad_alloc&) {
+      current_checker->out_of_memory_ = true;
+    }
   }
   static void* copy(void* to, const void* from, std::uint64_t nbytes) {
     return std::memmove(to, from, nbytes);

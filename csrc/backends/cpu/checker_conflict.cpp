@@ -1,6 +1,7 @@
 // What two accesses that nothing orders are called, and how findings are written down.
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "backends/cpu/checker.h"
 #include "backends/cpu/checker_current.h"
@@ -35,7 +36,7 @@ void Checker::conflict(Conflict& access, Mark other, bool other_writes, std::uin
 }
 
 // The store has been made by now: nothing else has touched memory since.
-void Checker::compare_pending() noexcept {
+void Checker::compare_pending() {
   const Unleavable unleavable(*this);
   has_pending_store_ = false;
   const bool equal = std::memcmp(pending_store_.before, reinterpret_cast<const void*>(pending_store_.address),
@@ -75,7 +76,7 @@ bool Checker::happen_in_turn(const Conflict& conflict) {
 // Conflicts within the segment that ends. Lanes in step order two instructions that some lane runs both of:
 // which all lanes that do are at together. They don't order the two sides of a branch, nor what lanes do at
 // one instruction at once.
-void Checker::settle_lockstep() noexcept {
+void Checker::settle_lockstep() {
   const Unleavable unleavable(*this);
   for (const Conflict& conflict : pending_lockstep_) {
     const Instruction& mine = module_->instruction(conflict.self.instruction());
@@ -93,8 +94,12 @@ void Checker::settle_lockstep() noexcept {
 }
 
 void Checker::new_segment() noexcept {
-  if (has_pending_store_) compare_pending();
-  if (!pending_lockstep_.empty()) settle_lockstep();
+  try {
+    if (has_pending_store_) compare_pending();
+    if (!pending_lockstep_.empty()) settle_lockstep();
+  } catch (const std::bad_alloc&) {
+    out_of_memory_ = true;
+  }
   ++segment_;
 }
 
@@ -153,6 +158,7 @@ void Checker::record_wait(std::uint32_t site, std::uint32_t thread, std::string 
 
 void Checker::absent_lane(std::uint32_t lane, std::int32_t from) {
   if (!options_.divergence) return;
+  const Unleavable unleavable(*this);
   const std::uint32_t thread = simdgroup_ * METALANE_SIMD_WIDTH + lane;
   const std::string whose = from < 0 || from >= METALANE_SIMD_WIDTH
                                 ? "a lane that no simdgroup has"

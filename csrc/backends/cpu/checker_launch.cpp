@@ -27,12 +27,12 @@ void Checker::begin_submission(const CommandList& list) {
 }
 
 std::vector<CheckFinding> Checker::end_submission() {
+  const std::unique_lock lock = std::move(submission_lock_);
   std::vector<CheckFinding> findings = findings_.end_submission();
   tracked_.clear();
   launches_.clear();
   module_.reset();
   list_ = nullptr;
-  submission_lock_.unlock();
   return findings;
 }
 
@@ -266,7 +266,7 @@ void Checker::end_launch() {
 }
 
 void Checker::begin_group(std::uint64_t group) {
-  left_ = false;
+  left_ = out_of_memory_ = false;
   has_pending_store_ = false;
   pending_lockstep_.clear();
   pending_index_.clear();

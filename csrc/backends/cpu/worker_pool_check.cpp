@@ -1,5 +1,6 @@
 // Launches under the checker: one threadgroup after another, and what becomes of findings.
 #include <algorithm>
+#include <new>
 
 #include "backends/cpu/checker.h"
 #include "backends/cpu/worker_pool.h"
@@ -12,8 +13,14 @@ void WorkerPool::run_checked(Worker& worker, std::size_t number) {
   std::copy(std::begin(job_.groups), std::end(job_.groups), shape.groups);
   std::copy(std::begin(job_.nominal), std::end(job_.nominal), shape.nominal);
   std::copy(std::begin(job_.launch.grid_threads), std::end(job_.launch.grid_threads), shape.grid);
-  std::string why;
-  if (!checker_->begin_launch(number, *job_.record, shape, job_.launch, worker.runner, why)) {
+  std::string why = "no memory for the checker";
+  bool ready = false;
+  try {
+    ready = checker_->begin_launch(number, *job_.record, shape, job_.launch, worker.runner, why);
+  } catch (const std::bad_alloc&) {
+    // `why` says so.
+  }
+  if (!ready) {
     checker_->end_launch();
     fail("out-of-memory", true, kernel_name() + ": " + why);
     return;
@@ -34,6 +41,10 @@ void WorkerPool::run_checked(Worker& worker, std::size_t number) {
 
 // A threadgroup that was left for a finding ends alone where findings go to a list.
 bool WorkerPool::go_on_after(Worker& worker, ThreadgroupRunner::Outcome outcome, std::uint64_t at) {
+  if (checker_->out_of_memory()) {
+    fail("out-of-memory", true, kernel_name() + ": no memory for what the checker keeps");
+    return false;
+  }
   if (outcome == ThreadgroupRunner::Outcome::done) return true;
   const bool incomplete =
       outcome == ThreadgroupRunner::Outcome::incomplete_barrier && checker_->options().divergence;
