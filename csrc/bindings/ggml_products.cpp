@@ -37,58 +37,84 @@ const GgmlPolicy& policy_from(nb::handle value, const char* op) {
   return object_from<GgmlPolicy>(value, op, "policy", "a GgmlPolicy or None");
 }
 
-void gather(Encoder& encoder, const Buffer& weight, const Buffer& ids, const Buffer& output,
-            nb::handle params) {
-  embedding_gather_ggml(
-      encoder.core, weight, ids, output,
-      params_from<EmbeddingGgmlParams>(params, "embedding_gather_ggml", "EmbeddingGgmlParams"));
+// The arguments of an operator, each by its class and name.
+struct Operands {
+  const char* op;
+  const Buffer& buffer(nb::handle value, const char* argument) const {
+    return object_from<Buffer>(value, op, argument, "a Buffer");
+  }
+  CommandEncoder& encoder(nb::handle value) const {
+    return object_from<Encoder>(value, op, "encoder", "a CommandEncoder").core;
+  }
+  const IdMmScratch& scratch(nb::handle value) const {
+    return object_from<IdMmScratch>(value, op, "scratch", "an IdMmScratch");
+  }
+};
+
+void gather(nb::handle encoder, nb::handle weight, nb::handle ids, nb::handle output, nb::handle params) {
+  constexpr Operands given{"embedding_gather_ggml"};
+  embedding_gather_ggml(given.encoder(encoder), given.buffer(weight, "weight"), given.buffer(ids, "ids"),
+                        given.buffer(output, "output"),
+                        params_from<EmbeddingGgmlParams>(params, given.op, "EmbeddingGgmlParams"));
 }
 
-void multiply(Encoder& encoder, const Buffer& input, const Buffer& weight, const Buffer& output,
-              nb::handle params, nb::handle algorithm, nb::handle policy) {
-  constexpr const char* op = "quantized_matmul_ggml";
-  quantized_matmul_ggml(encoder.core, input, weight, output,
-                        params_from<GgmlQuantizedMatmulParams>(params, op, "GgmlQuantizedMatmulParams"),
-                        algorithm_from(algorithm, op), policy_from(policy, op));
+void multiply(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle output, nb::handle params,
+              nb::handle algorithm, nb::handle policy) {
+  constexpr Operands given{"quantized_matmul_ggml"};
+  quantized_matmul_ggml(given.encoder(encoder), given.buffer(input, "input"), given.buffer(weight, "weight"),
+                        given.buffer(output, "output"),
+                        params_from<GgmlQuantizedMatmulParams>(params, given.op, "GgmlQuantizedMatmulParams"),
+                        algorithm_from(algorithm, given.op), policy_from(policy, given.op));
 }
 
-void multiply_batched(Encoder& encoder, const Buffer& input, const Buffer& weight, const Buffer& output,
+void multiply_batched(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle output,
                       nb::handle batches, nb::handle m, nb::handle n, nb::handle k, nb::handle ggml_type) {
-  constexpr const char* op = "quantized_matmul_batched_mv";
-  quantized_matmul_batched_mv(encoder.core, input, weight, output, u32_from(batches, op, "batches"),
-                              u32_from(m, op, "m"), u32_from(n, op, "n"), u32_from(k, op, "k"),
-                              ggml_type_from(ggml_type, op));
+  constexpr Operands given{"quantized_matmul_batched_mv"};
+  quantized_matmul_batched_mv(
+      given.encoder(encoder), given.buffer(input, "input"), given.buffer(weight, "weight"),
+      given.buffer(output, "output"), u32_from(batches, given.op, "batches"), u32_from(m, given.op, "m"),
+      u32_from(n, given.op, "n"), u32_from(k, given.op, "k"), ggml_type_from(ggml_type, given.op));
 }
 
 const GgmlQuantizedMatmulIdParams& id_params_from(nb::handle params, const char* op) {
   return params_from<GgmlQuantizedMatmulIdParams>(params, op, "GgmlQuantizedMatmulIdParams");
 }
 
-void multiply_routed(Encoder& encoder, const Buffer& input, const Buffer& weight, const Buffer& ids,
-                     const Buffer& output, nb::handle params, nb::handle algorithm, nb::handle policy) {
-  constexpr const char* op = "quantized_matmul_id_ggml";
-  quantized_matmul_id_ggml(encoder.core, input, weight, ids, output, id_params_from(params, op),
-                           algorithm_from(algorithm, op), policy_from(policy, op));
+void multiply_routed(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle ids,
+                     nb::handle output, nb::handle params, nb::handle algorithm, nb::handle policy) {
+  constexpr Operands given{"quantized_matmul_id_ggml"};
+  quantized_matmul_id_ggml(given.encoder(encoder), given.buffer(input, "input"),
+                           given.buffer(weight, "weight"), given.buffer(ids, "ids"),
+                           given.buffer(output, "output"), id_params_from(params, given.op),
+                           algorithm_from(algorithm, given.op), policy_from(policy, given.op));
 }
 
-void multiply_pooled(Encoder& encoder, const Buffer& input, const Buffer& weight, const Buffer& ids,
-                     const Buffer& output, const IdMmScratch& scratch, nb::handle params) {
-  quantized_matmul_id_ggml_pooled(encoder.core, input, weight, ids, output, scratch,
-                                  id_params_from(params, "quantized_matmul_id_ggml_pooled"));
+void multiply_pooled(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle ids,
+                     nb::handle output, nb::handle scratch, nb::handle params) {
+  constexpr Operands given{"quantized_matmul_id_ggml_pooled"};
+  quantized_matmul_id_ggml_pooled(given.encoder(encoder), given.buffer(input, "input"),
+                                  given.buffer(weight, "weight"), given.buffer(ids, "ids"),
+                                  given.buffer(output, "output"), given.scratch(scratch),
+                                  id_params_from(params, given.op));
 }
 
-void multiply_pair(Encoder& encoder, const Buffer& input, const Buffer& weight_a, const Buffer& weight_b,
-                   const Buffer& ids, const Buffer& output_a, const Buffer& output_b,
-                   const IdMmScratch& scratch, nb::handle params) {
-  quantized_matmul_id_ggml_pooled_pair(encoder.core, input, weight_a, weight_b, ids, output_a, output_b,
-                                       scratch,
-                                       id_params_from(params, "quantized_matmul_id_ggml_pooled_pair"));
+void multiply_pair(nb::handle encoder, nb::handle input, nb::handle weight_a, nb::handle weight_b,
+                   nb::handle ids, nb::handle output_a, nb::handle output_b, nb::handle scratch,
+                   nb::handle params) {
+  constexpr Operands given{"quantized_matmul_id_ggml_pooled_pair"};
+  quantized_matmul_id_ggml_pooled_pair(
+      given.encoder(encoder), given.buffer(input, "input"), given.buffer(weight_a, "weight_a"),
+      given.buffer(weight_b, "weight_b"), given.buffer(ids, "ids"), given.buffer(output_a, "output_a"),
+      given.buffer(output_b, "output_b"), given.scratch(scratch), id_params_from(params, given.op));
 }
 
-void multiply_slotted(Encoder& encoder, const Buffer& input, const Buffer& weight, const Buffer& ids,
-                      const Buffer& output, const IdMmScratch& scratch, nb::handle params) {
-  quantized_matmul_id_ggml_pooled_slotted(encoder.core, input, weight, ids, output, scratch,
-                                          id_params_from(params, "quantized_matmul_id_ggml_pooled_slotted"));
+void multiply_slotted(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle ids,
+                      nb::handle output, nb::handle scratch, nb::handle params) {
+  constexpr Operands given{"quantized_matmul_id_ggml_pooled_slotted"};
+  quantized_matmul_id_ggml_pooled_slotted(given.encoder(encoder), given.buffer(input, "input"),
+                                          given.buffer(weight, "weight"), given.buffer(ids, "ids"),
+                                          given.buffer(output, "output"), given.scratch(scratch),
+                                          id_params_from(params, given.op));
 }
 
 GgmlRule make_rule(nb::handle algorithm, bool routed, nb::handle ggml_type, nb::handle first_rows,
@@ -254,43 +280,47 @@ void bind_ggml_products(nb::module_& module) {
   bind_policy(module);
   bind_scratch(module);
   module.def(
-      "embedding_gather_ggml", &gather, "encoder"_a, "weight"_a, "ids"_a, "output"_a, "params"_a.none(),
+      "embedding_gather_ggml", &gather, "encoder"_a.none(), "weight"_a.none(), "ids"_a.none(),
+      "output"_a.none(), "params"_a.none(),
       nb::sig(
           "def embedding_gather_ggml(encoder: CommandEncoder, weight: Buffer, ids: Buffer, output: Buffer, "
           "params: typing.Any) -> None"),
       "Records output[t] = weight[ids[t]]; see metalane.ops.ggml.");
   module.def(
-      "quantized_matmul_ggml", &multiply, "encoder"_a, "input"_a, "weight"_a, "output"_a, "params"_a.none(),
-      "algorithm"_a.none() = "auto", "policy"_a.none() = nb::none(),
+      "quantized_matmul_ggml", &multiply, "encoder"_a.none(), "input"_a.none(), "weight"_a.none(),
+      "output"_a.none(), "params"_a.none(), "algorithm"_a.none() = "auto", "policy"_a.none() = nb::none(),
       nb::sig(
           "def quantized_matmul_ggml(encoder: CommandEncoder, input: Buffer, weight: Buffer, output: Buffer, "
           "params: typing.Any, algorithm: str = 'auto', policy: GgmlPolicy | None = None) -> None"),
       "Records a dense product with GGML weights; see metalane.ops.ggml.");
   module.def(
-      "quantized_matmul_batched_mv", &multiply_batched, "encoder"_a, "input"_a, "weight"_a, "output"_a,
-      "batches"_a.none(), "m"_a.none(), "n"_a.none(), "k"_a.none(), "ggml_type"_a.none(),
+      "quantized_matmul_batched_mv", &multiply_batched, "encoder"_a.none(), "input"_a.none(),
+      "weight"_a.none(), "output"_a.none(), "batches"_a.none(), "m"_a.none(), "n"_a.none(), "k"_a.none(),
+      "ggml_type"_a.none(),
       nb::sig(
           "def quantized_matmul_batched_mv(encoder: CommandEncoder, input: Buffer, weight: Buffer, output: "
           "Buffer, batches: int, m: int, n: int, k: int, ggml_type: GgmlType | int | str) -> None"),
       "Records products one behind another; see metalane.ops.ggml.");
   module.def(
-      "quantized_matmul_id_ggml", &multiply_routed, "encoder"_a, "input"_a, "weight"_a, "ids"_a, "output"_a,
-      "params"_a.none(), "algorithm"_a.none() = "auto", "policy"_a.none() = nb::none(),
+      "quantized_matmul_id_ggml", &multiply_routed, "encoder"_a.none(), "input"_a.none(), "weight"_a.none(),
+      "ids"_a.none(), "output"_a.none(), "params"_a.none(), "algorithm"_a.none() = "auto",
+      "policy"_a.none() = nb::none(),
       nb::sig(
           "def quantized_matmul_id_ggml(encoder: CommandEncoder, input: Buffer, weight: Buffer, ids: Buffer, "
           "output: Buffer, params: typing.Any, algorithm: str = 'auto', policy: GgmlPolicy | None = None) -> "
           "None"),
       "Records an expert-routed product; see metalane.ops.ggml.");
   module.def(
-      "quantized_matmul_id_ggml_pooled", &multiply_pooled, "encoder"_a, "input"_a, "weight"_a, "ids"_a,
-      "output"_a, "scratch"_a, "params"_a.none(),
+      "quantized_matmul_id_ggml_pooled", &multiply_pooled, "encoder"_a.none(), "input"_a.none(),
+      "weight"_a.none(), "ids"_a.none(), "output"_a.none(), "scratch"_a.none(), "params"_a.none(),
       nb::sig(
           "def quantized_matmul_id_ggml_pooled(encoder: CommandEncoder, input: Buffer, weight: Buffer, ids: "
           "Buffer, output: Buffer, scratch: IdMmScratch, params: typing.Any) -> None"),
       "The same by mat-mat with the caller's scratch; see metalane.ops.ggml.");
   module.def(
-      "quantized_matmul_id_ggml_pooled_pair", &multiply_pair, "encoder"_a, "input"_a, "weight_a"_a,
-      "weight_b"_a, "ids"_a, "output_a"_a, "output_b"_a, "scratch"_a, "params"_a.none(),
+      "quantized_matmul_id_ggml_pooled_pair", &multiply_pair, "encoder"_a.none(), "input"_a.none(),
+      "weight_a"_a.none(), "weight_b"_a.none(), "ids"_a.none(), "output_a"_a.none(), "output_b"_a.none(),
+      "scratch"_a.none(), "params"_a.none(),
       nb::sig(
           "def quantized_matmul_id_ggml_pooled_pair(encoder: CommandEncoder, input: Buffer, weight_a: "
           "Buffer, "
@@ -298,8 +328,8 @@ void bind_ggml_products(nb::module_& module) {
           "typing.Any) -> None"),
       "Two weights along one schedule; see metalane.ops.ggml.");
   module.def(
-      "quantized_matmul_id_ggml_pooled_slotted", &multiply_slotted, "encoder"_a, "input"_a, "weight"_a,
-      "ids"_a, "output"_a, "scratch"_a, "params"_a.none(),
+      "quantized_matmul_id_ggml_pooled_slotted", &multiply_slotted, "encoder"_a.none(), "input"_a.none(),
+      "weight"_a.none(), "ids"_a.none(), "output"_a.none(), "scratch"_a.none(), "params"_a.none(),
       nb::sig("def quantized_matmul_id_ggml_pooled_slotted(encoder: CommandEncoder, input: Buffer, weight: "
               "Buffer, ids: Buffer, output: Buffer, scratch: IdMmScratch, params: typing.Any) -> None"),
       "With a row of inputs a route; see metalane.ops.ggml.");

@@ -253,6 +253,11 @@ def test_wrong_arguments_name_what_is_wrong(device: metalane.Device) -> None:
         call(x, metalane.Device("cpu").zeros(252, np.uint8), y, good)
     with pytest.raises(metalane.ArgumentError, match="algorithm.*auto, mv, mm or mm_simd"):
         call(x, w, y, good, "simd")
+    for place, (name, kind) in enumerate([("input", "Buffer"), ("weight", "Buffer"), ("output", "Buffer")]):
+        arguments: list[object] = [x, w, y]
+        arguments[place] = np.zeros(9)
+        with pytest.raises(metalane.DTypeError, match=f"quantized_matmul_ggml: {name} must be a {kind}"):
+            call(*arguments, good)
     with pytest.raises(metalane.DTypeError, match="params"):
         call(x, w, y, (2, 3, 256, 10))
     with pytest.raises(metalane.ArgumentError, match="first_rows <= last_rows"):

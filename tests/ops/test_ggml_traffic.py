@@ -59,4 +59,4 @@ def test_tiles_read_each_weight_once_for_32_rows(device: metalane.Device, ggml_t
 
 
 def test_tiles_of_scalars_do_so_too(device: metalane.Device) -> None:
-    assert weight_traffic(device, "Q4_K", 33, 70, "mm")[1] == 2
+    assert weight_traffic(device, "Q4_0", 33, 70, "mm")[1] == 2
