@@ -1,4 +1,4 @@
-"""What the GGML products read of their weights, counted by the checker: distinct bytes over the bytes that there are."""
+"""What the GGML products read of their weights, counted by the checker: distinct bytes over all bytes of the weights."""
 
 from __future__ import annotations
 
