@@ -84,8 +84,6 @@ bool ThreadgroupRunner::prepare() {
 ThreadgroupRunner::Outcome ThreadgroupRunner::run(const metalane_module& module, const metalane_launch& of,
                                                   const std::uint32_t at[3], const std::uint32_t shape[3]) {
   module_ = &module;
-  if (keeps_paths_ && module.keeps_paths == 0)
-    std::fill(std::begin(path_of_lane_), std::end(path_of_lane_), nullptr);
   keeps_paths_ = module.keeps_paths != 0;
   launch = &of;
   for (int axis = 0; axis < 3; ++axis) {
@@ -214,9 +212,11 @@ METALANE_NO_TSAN inline void ThreadgroupRunner::look_ahead() noexcept {
 // Takes the thread that is ahead, and looks for the next one.
 // Asks for the part of a stack that a switch reads some turns ahead: a barrier over 256 threads takes 35 %
 // less time, over 1,024 40 %, a collective 15 %. One line, or six turns, gave half of that.
+template <bool on_path>
 METALANE_NO_TSAN inline void ThreadgroupRunner::take_runnable() noexcept {
   const std::uint32_t thread = ahead_thread_, lane = thread % simd_width;
   current_thread = thread;
+  if constexpr (on_path) path = path_of_[thread];  // others have changed it meanwhile
   current_ = ahead_;
   runnable_ ^= 1u << lane;
   look_ahead();
@@ -232,7 +232,7 @@ Fiber* ThreadgroupRunner::next() noexcept {
   for (;;) {
     if (runnable_ != 0) {
       look_ahead();
-      take_runnable();
+      keeps_paths_ ? take_runnable<true>() : take_runnable<false>();
       return current_;
     }
     if (next_thread < end_thread) {
@@ -268,12 +268,16 @@ bool ThreadgroupRunner::complete_barrier() noexcept {
 
 // The lanes that wait at the earliest place for the same operation as the lowest of them.
 std::uint32_t ThreadgroupRunner::earliest_collective() const noexcept {
+  const auto path_of = [this](int lane) {
+    return keeps_paths_ ? path_of_[current_simdgroup_ * simd_width + static_cast<std::uint32_t>(lane)]
+                        : nullptr;
+  };
   int first = std::countr_zero(at_collective_);
   std::uint32_t active = 0;
   for (std::uint32_t waiting = at_collective_; waiting != 0; waiting &= waiting - 1) {
     const int lane = std::countr_zero(waiting);
     const int order =
-        compare_places(path_of_lane_[lane], site_of_lane_[lane], path_of_lane_[first], site_of_lane_[first]);
+        compare_places(path_of(lane), site_of_lane_[lane], path_of(first), site_of_lane_[first]);
     if (order < 0) {
       first = lane;
       active = 0;
@@ -298,11 +302,12 @@ void ThreadgroupRunner::resolve_collective() noexcept {
 // Hands over to the fiber that goes on next. The common case is another lane of the simdgroup; nothing is
 // left to do behind its switch, so that a lane's whole way through a rendezvous is one leaf function and a
 // jump.
+template <bool on_path>
 METALANE_NO_TSAN inline void ThreadgroupRunner::park() noexcept {
   void* target = ahead_stack_pointer_;
   if (fiber_hooks || target == nullptr) return park_until_next();
   Fiber* self = current_;
-  take_runnable();
+  take_runnable<on_path>();
   metalane_fiber_switch(&self->stack_pointer, target);
 }
 
@@ -318,10 +323,12 @@ METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::park_until_ne
   if constexpr (fiber_hooks) enter_kernel();
 }
 
+template <bool on_path>
 METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_barrier(std::uint32_t site) noexcept {
   const std::uint32_t thread = current_thread;
   fiber_of_[thread] = current_;
   barrier_site_of_[thread] = site;
+  if constexpr (on_path) path_of_[thread] = path;
   at_barrier_[current_simdgroup_] |= 1u << thread % simd_width;
   if (barrier_waiters_++ == 0) {
     barrier_site_ = site;
@@ -329,7 +336,7 @@ METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_barrier(std::uint32_t si
   } else if (barrier_site_ != site) {
     barrier_sites_differ_ = true;
   }
-  park();
+  park<on_path>();
 }
 
 template <bool on_path>
@@ -342,7 +349,7 @@ METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_collective(std::uint32_t
   site_of_lane_[lane] = site;
   combine_of_lane_[lane] = combine;
   operand_of_lane_[lane] = operand;
-  if constexpr (on_path) path_of_lane_[lane] = path;
+  if constexpr (on_path) path_of_[thread] = path;
   if (at_collective_ == 0) {
     first_site_ = site;
     first_combine_ = combine;
@@ -354,37 +361,21 @@ METALANE_NO_TSAN inline void ThreadgroupRunner::wait_at_collective(std::uint32_t
     collectives_differ_ = !is_same_path(path, first_path_);
   }
   at_collective_ |= 1u << lane;
-  park();
-}
-
-// Threads that keep a path get theirs back when they go on: others have run meanwhile.
-METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::barrier_on_path(
-    std::uint32_t site) noexcept {
-  const metalane_path* const own = path;
-  wait_at_barrier(site);
-  path = own;
-}
-
-METALANE_NO_TSAN __attribute__((noinline)) void ThreadgroupRunner::collective_on_path(
-    std::uint32_t site, metalane_combine combine, void* operand) noexcept {
-  const metalane_path* const own = path;
-  wait_at_collective<true>(site, combine, operand);
-  path = own;
+  park<on_path>();
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::threadgroup_barrier(metalane_group* group, std::uint32_t site) {
   ThreadgroupRunner& runner = of_group(group);
   runner.leave_kernel();
-  if (runner.keeps_paths_) return runner.barrier_on_path(site);
-  runner.wait_at_barrier(site);
+  runner.keeps_paths_ ? runner.wait_at_barrier<true>(site) : runner.wait_at_barrier<false>(site);
 }
 
 METALANE_NO_TSAN void ThreadgroupRunner::simd_collective(metalane_group* group, std::uint32_t site,
                                                          metalane_combine combine, void* operand) {
   ThreadgroupRunner& runner = of_group(group);
   runner.leave_kernel();
-  if (runner.keeps_paths_) return runner.collective_on_path(site, combine, operand);
-  runner.wait_at_collective<false>(site, combine, operand);
+  runner.keeps_paths_ ? runner.wait_at_collective<true>(site, combine, operand)
+                      : runner.wait_at_collective<false>(site, combine, operand);
 }
 
 METALANE_NO_TSAN bool ThreadgroupRunner::on_fiber(const void* signal_context) const noexcept {

@@ -113,15 +113,16 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
     return *static_cast<ThreadgroupRunner*>(group);
   }
   void look_ahead() noexcept;
+  template <bool on_path>
   void take_runnable() noexcept;
   bool complete_barrier() noexcept;
   std::uint32_t earliest_collective() const noexcept;
   void resolve_collective() noexcept;
   template <bool on_path>
   void wait_at_collective(std::uint32_t site, metalane_combine combine, void* operand) noexcept;
+  template <bool on_path>
   void wait_at_barrier(std::uint32_t site) noexcept;
-  void collective_on_path(std::uint32_t site, metalane_combine combine, void* operand) noexcept;
-  void barrier_on_path(std::uint32_t site) noexcept;
+  template <bool on_path>
   void park() noexcept;
   void park_until_next() noexcept;
   void enter_kernel() noexcept;
@@ -162,8 +163,7 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
   std::uint32_t first_site_ = 0;
   const metalane_path* first_path_ = nullptr;
   metalane_combine first_combine_ = nullptr;
-  std::uint32_t site_of_lane_[METALANE_SIMD_WIDTH];  // these four: of lanes in at_collective_
-  const metalane_path* path_of_lane_[METALANE_SIMD_WIDTH] = {};
+  std::uint32_t site_of_lane_[METALANE_SIMD_WIDTH];  // these three: of lanes in at_collective_
   metalane_combine combine_of_lane_[METALANE_SIMD_WIDTH];
   void* operand_of_lane_[METALANE_SIMD_WIDTH];
 
@@ -172,6 +172,7 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
   bool barrier_sites_differ_ = false;
   std::uint32_t at_barrier_[max_simdgroups];
   std::uint32_t barrier_site_of_[max_threads_per_threadgroup];
+  const metalane_path* path_of_[max_threads_per_threadgroup];  // of threads that wait and keep one
   // Of threads that have waited once; always a fiber, also behind the last thread.
   Fiber* fiber_of_[max_threads_per_threadgroup + METALANE_SIMD_WIDTH];
 
