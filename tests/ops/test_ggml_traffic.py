@@ -1,4 +1,4 @@
-"""What the GGML products read of their weights, counted by the checker: distinct bytes over all bytes of the weights."""
+"""What the GGML products read of their weights, as the checker counts it: distinct bytes over all bytes."""
 
 from __future__ import annotations
 

@@ -96,6 +96,12 @@ void weights(const metalane::Device& device) {
                    metalane::Grid::threads({n}, {32}));
   encoder.commit_and_wait();
   expect(static_cast<const float*>(sums.data())[3] == 40.0f, "a kernel reads weights where the file lies");
+  const metalane::Buffer product = device.zeros({1}, metalane::DType::float32);
+  metalane::CommandEncoder multiplying = device.command_encoder();
+  metalane::quantized_matmul_ggml(multiplying, sums, w, product,
+                                  {1, 1, n, static_cast<std::uint32_t>(metalane::GgmlType::F32)});
+  multiplying.commit_and_wait();
+  expect(*static_cast<const float*>(product.data()) == 300.0f, "a product takes its weights from there, too");
   try {
     metalane::GgufFile("consumer_nothing.gguf");
     expect(false, "a file that is not there is refused");
