@@ -174,6 +174,9 @@ Index Unit::skip_attribute(Index i) const {
   if ((is_at(i, "__attribute__") || is_at(i, "alignas") || is_at(i, "__declspec")) && is_at(i + 1, "(")) {
     return match_[i + 1] + 1;
   }
+  // coherent(device), coherent(system): among the qualifiers of what lies in device memory.
+  const bool scope = is_at(i + 2, "device") || is_at(i + 2, "system") || is_at(i + 2, "threadgroup");
+  if (is_at(i, "coherent") && is_at(i + 1, "(") && scope && is_at(i + 3, ")")) return i + 4;
   return i;
 }
 

@@ -543,3 +543,36 @@ def test_specialised_kernels(device, name, want):
     out = np.full(5, 77, np.int32 if name == "fill_even" else np.uint32)
     kernel(out, threads=4)
     assert out.tolist() == [*want, 77]
+
+
+# A stamp that the host and other launches see at once, where the scope's name is missing from older headers.
+STAMPS = (
+    HEAD
+    + """
+#ifndef __METAL_MEMORY_SCOPE_SYSTEM__
+#define __METAL_MEMORY_SCOPE_SYSTEM__ 3
+namespace metal {
+constexpr constant thread_scope thread_scope_system = static_cast<thread_scope>(__METAL_MEMORY_SCOPE_SYSTEM__);
+}
+#endif
+[[kernel]] void stamp(volatile coherent(system) device uint* at [[buffer(0)]], constant uint& value [[buffer(1)]]) {
+  at[0] = value;
+  metal::atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_system);
+}
+[[kernel]] void after(coherent(device) device const uint* at, constant uint& value, device uint* out) {
+  while (at[0] < value) atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+  coherent device uint* to = out;
+  to[0] = at[0] + 1;
+}
+"""
+)
+
+
+def test_coherent_memory(device):
+    stamps = device.compile(STAMPS)
+    at, out = device.from_numpy(np.zeros(1, np.uint32)), np.full(2, 77, np.uint32)
+    assert stamps.stamp.arguments["at"].access == "read_write"
+    assert stamps.after.arguments["at"].access == "read"
+    stamps.stamp(at, 41, threads=1)
+    stamps.after(at, 41, out, threads=1)
+    assert out.tolist() == [42, 77]
