@@ -29,7 +29,7 @@ kernel void strided(device const float* x, device float* y, constant uint& strid
   threadgroup_barrier(mem_flags::mem_threadgroup);
   y[i] = s[t * stride] + simd_sum(1.0f);
 }
-kernel void spin(device uint* x) {
+kernel void spin(device volatile uint* x) {
   for (uint i = 0; x[0] == 0; ++i) x[1] = i;
 }
 kernel void spin_aside(device uint* x) {

@@ -10,7 +10,12 @@
 
 #if defined(METALANE_CHECK)
 
+// Clang goes on instrumenting atomics where only the sanitizer is named.
+#if defined(__clang__)
+#define METALANE_UNWATCHED __attribute__((disable_sanitizer_instrumentation))
+#else
 #define METALANE_UNWATCHED __attribute__((no_sanitize("thread")))
+#endif
 
 METALANE_STDLIB_BEGIN
 namespace detail {
