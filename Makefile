@@ -34,7 +34,7 @@ lint: $(VENV)/.tools install
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p metalane
+	$(BIN)/mypy -p metalane -p pytest_metalane
 	$(BIN)/codespell
 
 format: $(VENV)/.tools

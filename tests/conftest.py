@@ -13,27 +13,11 @@ ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
 
 
-class CheckedDevices(type):
-    """What METALANE_CHECK=1 puts in place of `metalane.Device`: CPU devices come with the checker.
-
-    Tests of what goes wrong on purpose open theirs with `check=False`.
-    """
-
-    def __call__(cls, kind=None, kernels="auto", **options):
-        if kind in ("cpu", None) and kernels != "native":
-            options.setdefault("check", True)
-        return OPEN_DEVICE(kind, kernels, **options)
-
-    def __getattr__(cls, name: str) -> object:
-        return getattr(OPEN_DEVICE, name)
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, OPEN_DEVICE)
-
-
-OPEN_DEVICE = metalane.Device
-if os.environ.get("METALANE_CHECK") == "1":
-    metalane.Device = CheckedDevices("Device", (), {})
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """With METALANE_CHECK=1 every kernel of the suite runs under the checker, and warnings fail a test, too."""
+    if os.environ.get("METALANE_CHECK") == "1":
+        config.option.metalane_check = config.option.metalane_check_strict = True
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -392,6 +392,9 @@ struct metalane_buffers {
     group->current_thread = thread;
     )" + call +
              R"(
+#if defined(METALANE_CHECK)
+    asm volatile("" : : : "memory");  // each thread has accesses of its own
+#endif
     if (++x == size_x) {
       x = 0;
       if (++y == size_y) y = 0, ++z;
@@ -441,11 +444,13 @@ uint32_t metalane_bytes() { return ::metal::detail::threadgroup_bytes<metalane_k
   }
 
   // What the checker asks of a module: see check_abi.h.
-  static std::string check_table(const std::vector<std::string_view>& variables) {
-    std::string names;
+  std::string check_table(const std::vector<std::string_view>& variables) const {
+    std::string names, files;
     for (const std::string_view name : variables) names += quoted(name) + ", ";
+    for (std::size_t i = 0; i < unit_.sources().file_count(); ++i)
+      files += quoted(unit_.sources().name(static_cast<std::uint16_t>(i))) + ", ";
     return "#if defined(METALANE_CHECK)\nnamespace {\nconst char* const metalane_variable_names[] = {" +
-           names +
+           names + "nullptr};\nconst char* const metalane_source_files[] = {" + files +
            R"(nullptr};
 void metalane_check_attach(const metalane_check_host* host) { ::metal::detail::check_host() = host; }
 uint32_t metalane_check_count() { return ::metal::detail::check_variable_count; }
@@ -453,7 +458,7 @@ const metalane_check_variable* metalane_check_list() { return ::metal::detail::c
 }
 extern "C" __attribute__((visibility("default"))) const metalane_check_module metalane_check_v1;
 const metalane_check_module metalane_check_v1 = {METALANE_CHECK_ABI_VERSION, metalane_check_attach,
-    metalane_check_count, metalane_check_list, metalane_variable_names};
+    metalane_check_count, metalane_check_list, metalane_variable_names, metalane_source_files};
 #endif
 )";
   }

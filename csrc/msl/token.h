@@ -51,6 +51,7 @@ class SourceSet {
   std::uint16_t add_name(const std::string& name);
   std::string_view keep(std::string spelling);
   const std::string& name(std::uint16_t file) const { return files_[file].name; }
+  std::size_t file_count() const { return files_.size(); }
   // Throws CompileError "<file>:<line>:<column>: <what>" and the offending line with a caret below.
   [[noreturn]] void fail(const Token& at, const std::string& what) const;
   [[noreturn]] void fail(std::uint16_t file, std::uint32_t line, std::uint32_t column,

@@ -1,4 +1,4 @@
-"""Command line: ``python -m metalane devices``, ``cache``, ``inspect``, ``--cmake-dir``, ``--version``."""
+"""Command line: ``python -m metalane devices``, ``cache``, ``inspect``, ``check``, ``--cmake-dir``, ``--version``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import metalane
-from metalane import cpu, inspect
+from metalane import check_command, cpu, inspect
 
 
 def cmake_dir() -> Path:
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("inspect", help="show the metadata and tensors of a GGUF file")
     shown.add_argument("file", help="the file, or the first part of a split one")
     shown.add_argument("--json", action="store_true", help="print JSON, values whole")
+    check_command.add_parser(commands)
     return parser
 
 
@@ -91,6 +92,8 @@ def main(argv: list[str] | None = None) -> int:
         show_cache(options.clear, options.prune)
     elif options.command == "inspect":
         return show_gguf(options.file, options.json)
+    elif options.command == "check":
+        return check_command.run(options)
     else:
         parser.print_usage(sys.stderr)
         return 2

@@ -153,8 +153,11 @@ class Suite:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if not marked(item).watch:
+        mark = marked(item)
+        if not mark.watch:
             return (yield)
+        # What is allowed must not end the test.
+        self._session.reports = "list" if mark.allow else "raise"
         with self._session:
             return (yield)
 

@@ -47,18 +47,32 @@ std::string line_program() {
   return {};
 }
 
-// "FILE:LINE" or "FILE:LINE (discriminator 3)", of the user's text: nothing for headers and for the entry
-// function.
-bool parse_place(std::string_view text, SourceLine& place) {
-  const std::string root = std::string(debug_root) + "/";
-  if (!text.starts_with(root)) return false;
-  text.remove_prefix(root.size());
+// Which of these names debug information means by `file`. Relative ones have debug_root in front, which also
+// stands for the compiler's working folder in absolute ones.
+const char* source_name(std::string_view file, const char* const* names) {
+  const std::string root = debug_root;
+  const bool is_inside = file.starts_with(root + "/");
+  if (is_inside) file.remove_prefix(root.size() + 1);
+  for (const char* const* name = names; *name != nullptr; ++name) {
+    if (file == *name) return *name;
+  }
+  const std::string end = "/" + std::string(file);
+  for (const char* const* name = names; is_inside && *name != nullptr; ++name) {
+    if (std::string_view(*name).starts_with('/') && std::string_view(*name).ends_with(end)) return *name;
+  }
+  return nullptr;
+}
+
+// "FILE:LINE" or "FILE:LINE (discriminator 3)", of one of these files: nothing for the library's headers and
+// for the entry function.
+bool parse_place(std::string_view text, const char* const* names, SourceLine& place) {
   const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return false;
+  const char* name = colon == std::string_view::npos ? nullptr : source_name(text.substr(0, colon), names);
+  if (name == nullptr) return false;
   const std::string number(text.substr(colon + 1));
   place.line = static_cast<std::uint32_t>(std::strtoul(number.c_str(), nullptr, 10));
-  place.file = std::string(text.substr(0, colon));
-  return place.line != 0 && place.file != "entry of the kernel";
+  place.file = name;
+  return place.line != 0;
 }
 
 }  // namespace
@@ -125,7 +139,7 @@ void CheckedModule::find_lines(const std::vector<std::uint32_t>& numbers) {
       if (text.starts_with("0x")) {
         const auto known = by_address.find(std::strtoull(text.c_str(), nullptr, 16));
         place = known != by_address.end() ? &lines_[known->second] : nullptr;
-      } else if (place != nullptr && parse_place(text, *place)) {
+      } else if (place != nullptr && parse_place(text, table_->files, *place)) {
         place = nullptr;
       } else if (place != nullptr) {
         *place = {};

@@ -47,6 +47,7 @@ struct metalane_check_module {
   uint32_t (*variable_count)(void);
   const struct metalane_check_variable* (*variables)(void);
   const char* const* names;
+  const char* const* files; /* of the source, as debug information names them; a null pointer ends them */
 };
 
 #endif
