@@ -28,7 +28,7 @@ def _refuse(argument: str, expected: str, given: str) -> NoReturn:
 
 
 def access_picture(report: CheckReport, argument: str, kernel: str | None = None) -> str:
-    """The accesses of the sampled threadgroups to one argument or threadgroup variable, as an SVG document.
+    """The accesses of a sampled threadgroup to one argument or threadgroup variable, as an SVG document.
 
     Across are bytes from the argument's start, down are threads by their index in the threadgroup; each line of the
     source has a colour. A device opened with ``check="traffic"`` takes the samples.

@@ -106,7 +106,7 @@ def marked(item: pytest.Item) -> Marked:
     marker = item.get_closest_marker("metalane_check")
     if marker is None:
         return Marked(True, frozenset())
-    given = dict(zip(("watch",), marker.args, strict=False)) | marker.kwargs
+    given = dict(zip(("watch",), marker.args, strict=False)) | dict(marker.kwargs)
     watch, allow = given.pop("watch", True), given.pop("allow", "")
     if given or len(marker.args) > 1 or not isinstance(watch, bool) or not isinstance(allow, str):
         raise pytest.UsageError(

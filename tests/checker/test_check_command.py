@@ -284,3 +284,40 @@ def test_lines_of_files_that_are_not_known() -> None:
         "gone.h:3: error: race: what (2 times)",
         "gone.h:3: note: the other access is here, in kernel 'k'",
     ]
+
+
+TRAFFIC = """\
+#include <metal_stdlib>
+using namespace metal;
+kernel void moves(device const float* x, device const float* one, device float* y,
+                  uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float s[128];
+  s[2 * t] = x[16 * i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = s[2 * (63 - t)] * one[0];
+}
+"""
+
+
+def test_traffic_is_a_table(check: Any, tmp_path: Path) -> None:
+    file = tmp_path / "moves.metal"
+    file.write_text(TRAFFIC)
+    result = check(
+        "--threads", "128", "--group", "64", "--set", "x={count=2048}", "--set", "one=[3.0]", "--traffic", file=file
+    )  # fmt: skip
+    assert result.status == 0, result.out
+    rows = [re.split(r"  +", line) for line in result.out.splitlines()]
+    traffic = {tuple(row[1:3]): row for row in rows if len(row) == 9}
+    # 128 threads, four bytes each. A stride of 16 floats: 32 lanes touch 16 lines of 128 bytes; one of two floats in
+    # threadgroup memory: half of the banks, each twice. All 32 lanes, and all 64 threads, load the same one.
+    expected = {
+        ("load", "device x"): ("6", "1.00", "1.00", "16.00", "-"),
+        ("store", "threadgroup s"): ("6", "1.00", "1.00", "-", "2.00"),
+        ("load", "threadgroup s"): ("8", "1.00", "1.00", "-", "2.00"),
+        ("load", "device one"): ("8", "32.00", "64.00", "1.00", "-"),
+        ("store", "device y"): ("8", "1.00", "1.00", "1.00", "-"),
+    }
+    assert set(traffic) == {("access", "argument"), *expected}
+    for key, (line, *ratios) in expected.items():
+        assert traffic[key] == [f"{file}:{line}", *key, "128", "512", *ratios]
+    assert [f"{file}:7", "threadgroup_barrier", "2"] in rows
