@@ -41,7 +41,7 @@ class Case:
     group: tuple[int, ...] | None = None
     seed: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[Any, Any] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
 
 

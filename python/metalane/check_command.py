@@ -141,12 +141,11 @@ class Checking:
     def _source(self, case: Case) -> CompiledSource:
         key = repr(sorted(case.constants.items()))
         if key not in self._sources:
-            constants: dict[str | int, Any] = {**case.constants}
             self._sources[key] = self._device.compile(
                 self.text,
                 name=self.name,
                 math=self._options.math,
-                constants=constants,
+                constants=case.constants,
                 headers=self._headers,
             )
         return self._sources[key]
