@@ -224,7 +224,7 @@ def _ratio(numerator: int, denominator: int) -> str:
 
 
 def traffic_lines(report: CheckReport) -> list[str]:
-    """What each line of a kernel loaded and stored, and how well that went together; then its barriers."""
+    """What each line of a kernel loaded and stored, what it did with each argument, and its barriers."""
     text = []
     if report.traffic:
         rows: list[tuple[str, ...]] = [
@@ -255,6 +255,20 @@ def traffic_lines(report: CheckReport) -> list[str]:
                 )
             )
         text += table(rows, 3)
+    if report.arguments:
+        rows = [("argument", "loaded", "stored", "per thread", "per simdgroup", "per threadgroup")]
+        for argument in report.arguments:
+            rows.append(
+                (
+                    f"{argument.memory} {argument.argument}",
+                    str(argument.loaded_nbytes),
+                    str(argument.stored_nbytes),
+                    _ratio(argument.sampled_nbytes, argument.thread_nbytes),
+                    _ratio(argument.sampled_nbytes, argument.simdgroup_nbytes),
+                    _ratio(argument.sampled_nbytes, argument.threadgroup_nbytes),
+                )
+            )
+        text += ["", *table(rows, 1)]
     if report.waits:
         rows = [("place", "waits for", "times")]
         rows += [(f"{row.file}:{row.line}", row.operation, str(row.count)) for row in report.waits]

@@ -321,3 +321,7 @@ def test_traffic_is_a_table(check: Any, tmp_path: Path) -> None:
     for key, (line, *ratios) in expected.items():
         assert traffic[key] == [f"{file}:{line}", *key, "128", "512", *ratios]
     assert [f"{file}:7", "threadgroup_barrier", "2"] in rows
+    # Each element of s is stored by one thread and loaded by another, of the other simdgroup.
+    assert ["device x", "512", "0", "1.00", "1.00", "1.00"] in rows
+    assert ["threadgroup s", "512", "512", "1.00", "1.00", "2.00"] in rows
+    assert ["device one", "512", "0", "1.00", "32.00", "64.00"] in rows

@@ -28,7 +28,7 @@ def report(rows: list[CheckTraffic], samples: list[tuple[int, int, int, int]]) -
     made = tuple(
         CheckSample(traffic, thread, 0, offset, nbytes) for traffic, thread, offset, nbytes in samples
     )
-    return CheckReport((), tuple(rows), (), made)
+    return CheckReport(findings=(), traffic=tuple(rows), arguments=(), waits=(), samples=made)
 
 
 def drawn(svg: str, height: int) -> list[set[tuple[int, int]]]:
