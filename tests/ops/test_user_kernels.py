@@ -441,7 +441,7 @@ def test_dependent_launches_are_ordered(device, concurrent):
 class TestFaults:
     """A kernel that goes wrong fails its ticket, says where, and leaves the device usable."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def device(self) -> metalane.Device:
         return metalane.Device("cpu", check=False)
 
