@@ -58,7 +58,12 @@ std::vector<std::string> flags_for(MathMode math, ModuleUse use, bool is_clang) 
     }
   }
   if (use == ModuleUse::checked) {
-    for (const char* flag : {"-DMETALANE_CHECK", "-g1", "-fsanitize=thread"}) flags.push_back(flag);
+    // addr2line 2.40 loses the lines that inlined functions are called from in DWARF 5. A callback's return
+    // address is the access's place, and loads through null are loads.
+    for (const char* flag : {"-DMETALANE_CHECK", "-g1", "-gdwarf-4", "-fsanitize=thread",
+                             "-fno-optimize-sibling-calls", "-fno-delete-null-pointer-checks"}) {
+      flags.push_back(flag);
+    }
     // The library's functions, inlined, have the user's lines.
     if (is_clang) {
       // Its instrumentation runs last: vectors that it makes itself would be past the widths that are told.
