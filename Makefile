@@ -28,6 +28,7 @@ bench: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/dispatch.py
 	$(BENCH)/bin/python benchmarks/dflash2_selector.py
 	$(BENCH)/bin/python benchmarks/executor.py
+	$(BENCH)/bin/python benchmarks/checker.py
 	$(BENCH)/bin/python benchmarks/ggml_accuracy.py
 
 lint: $(VENV)/.tools install

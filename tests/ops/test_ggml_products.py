@@ -158,7 +158,7 @@ def test_batches_have_the_bits_of_calls_of_their_own(device: metalane.Device, gg
 def test_nothing_is_read_behind_the_inputs(device: metalane.Device, ggml_type: str, algorithm: str) -> None:
     rng = np.random.default_rng(4)
     k = 3 * block_size(ggml_type)[0]
-    for m, n in [(1, 7), (9, 33), (33, 65)]:
+    for m, n in [(1, 7), (2, 10), (3, 1), (9, 33), (33, 65)]:
         raw = at_page_end(random_weight(rng, ggml_type, n, k))
         x = at_page_end(rng.standard_normal((m, k)).astype(np.float32))
         output = Output(device, m, n)

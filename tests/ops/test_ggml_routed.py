@@ -219,7 +219,7 @@ def test_a_route_has_the_same_bits_whatever_others_do(device: metalane.Device, o
     assert np.array_equal(routed.run(device, operator)[0][kept], whole[kept])
 
 
-@pytest.mark.parametrize("operator", ["mv", "pooled"])
+@pytest.mark.parametrize("operator", ["mv", "pooled", "slotted"])
 @pytest.mark.parametrize("ggml_type", TYPES)
 def test_nothing_is_read_behind_the_inputs(device: metalane.Device, ggml_type: str, operator: str) -> None:
     rng = np.random.default_rng(6)
@@ -228,15 +228,17 @@ def test_nothing_is_read_behind_the_inputs(device: metalane.Device, ggml_type: s
     routed = Routed(rng, ggml_type, k, 17, 3, ids)
     output = Output(device, 18, 17)
     arguments = [
-        device.wrap(at_page_end(routed.x[:9])),
+        device.wrap(at_page_end(routed.x if operator == "slotted" else routed.x[:9])),
         device.wrap(at_page_end(routed.raw).reshape(-1)),
         device.wrap(at_page_end(ids)),
         output.buffer,
     ]
     with device.command_encoder() as encoder:
+        scratch = metalane.IdMmScratch.alloc(device, 3, 9, 2)
         if operator == "pooled":
-            scratch = metalane.IdMmScratch.alloc(device, 3, 9, 2)
             ggml.quantized_matmul_id_ggml_pooled(encoder, *arguments, scratch, routed.params())
+        elif operator == "slotted":
+            ggml.quantized_matmul_id_ggml_pooled_slotted(encoder, *arguments, scratch, routed.params())
         else:
             ggml.quantized_matmul_id_ggml(encoder, *arguments, routed.params(), operator)
     routed.check(output.result(), operator)
@@ -340,7 +342,7 @@ def test_scratch_of_the_pool_is_allocated_once(device: metalane.Device) -> None:
 def test_gather(device: metalane.Device, ggml_type: str) -> None:
     """The bits of gguf's decoding, NaN as any NaN."""
     rng = np.random.default_rng(11)
-    for k in row_lengths(ggml_type):
+    for case, k in enumerate(row_lengths(ggml_type)):
         vocab, tokens = int(rng.integers(1, 50)), int(rng.integers(1, 66))
         raw = random_bytes(rng, ggml_type, vocab, k)
         ids = rng.integers(0, vocab, tokens, dtype=np.uint32)
@@ -348,7 +350,7 @@ def test_gather(device: metalane.Device, ggml_type: str) -> None:
         with device.command_encoder() as encoder:
             ggml.embedding_gather_ggml(
                 encoder,
-                padded(device, raw, block_size(ggml_type)[1]),
+                device.wrap(at_page_end(raw)) if case % 2 else padded(device, raw, block_size(ggml_type)[1]),
                 device.wrap(at_page_end(ids)),
                 output.buffer,
                 ggml.EmbeddingGgmlParams(vocab, k, tokens, number(ggml_type)),
