@@ -287,7 +287,9 @@ def test_booleans_are_values_and_no_indices(cpu_device) -> None:
     y = cpu_device.zeros(1, "u32")
     for value in (True, False, np.True_, np.False_):
         encoder = cpu_device.command_encoder()
-        encoder.dispatch("chosen", [y, value], constants={1: 3, "B": value}, **GRID)
+        encoder.dispatch(
+            "chosen", [y, value], constants={1: 3, "B": value}, threads=1, threads_per_threadgroup=1
+        )
         encoder.commit_and_wait()
         assert y.tolist() == [3 + 110 * bool(value)]
         with pytest.raises(

@@ -82,8 +82,8 @@ class Routed:
                 ggml.quantized_matmul_id_ggml_pooled_slotted(encoder, *arguments, scratch, self.params())
             else:
                 ggml.quantized_matmul_id_ggml(encoder, *arguments, self.params(), operator)
-        result = output.result()
-        return result, encoder.ticket.status
+        encoder.ticket.wait()
+        return output.result(), encoder.ticket.status
 
     def check(self, got: np.ndarray, operator: str) -> None:
         """Route by route where the products are mat-vec, else all at once."""
@@ -156,6 +156,7 @@ def test_ids_that_a_kernel_writes_out_of_range_give_zeros_and_a_status(
                 call(encoder, *arguments, scratch, routed.params())
             else:
                 ggml.quantized_matmul_id_ggml(encoder, *arguments, routed.params(), operator)
+        encoder.ticket.wait()
         routed.check(output.result(), operator)
         assert encoder.ticket.status.endswith(f": {count} ids out of range")
         assert encoder.ticket.error is None
@@ -355,6 +356,7 @@ def test_gather(device: metalane.Device, ggml_type: str) -> None:
                 output.buffer,
                 ggml.EmbeddingGgmlParams(vocab, k, tokens, number(ggml_type)),
             )
+        encoder.ticket.wait()
         got, expected = output.result(), values_of(raw, ggml_type)[ids]
         assert encoder.ticket.status == "done"
         nan = np.isnan(expected)
@@ -379,6 +381,7 @@ def test_gather_of_ids_out_of_range(device: metalane.Device) -> None:
     write(device.from_numpy(bad), ids, threads=4, encoder=encoder)
     ggml.embedding_gather_ggml(encoder, weight, ids, output.buffer, params)
     ticket = encoder.commit()
+    ticket.wait()
     got, expected = output.result(), values_of(raw, "Q4_K")
     assert np.array_equal(got, np.stack([expected[4], expected[0] * 0, expected[0], expected[0] * 0]))
     assert ticket.status == "embedding_gather_ggml: 2 ids out of range"
@@ -405,6 +408,7 @@ def test_captured_calls_leave_ids_to_the_device(device: metalane.Device) -> None
         ids.numpy()[:] = given
         with device.command_encoder() as encoder:
             graph.encode(encoder)
+        encoder.ticket.wait()
         got = output.result()
         for row, one in zip(got, given, strict=True):
             assert np.array_equal(row, expected[one] if one < 3 else expected[0] * 0)
