@@ -19,10 +19,10 @@ demo: install
 
 test: install lint
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 soak: install
-	METALANE_SOAK=1 $(BIN)/python -m pytest
+	METALANE_SOAK=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 bench: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/dispatch.py

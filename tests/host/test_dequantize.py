@@ -212,7 +212,11 @@ def test_rows_stay_rows() -> None:
     assert metalane.dequantize(np.zeros((0, 84), np.uint8), "Q2_K").shape == (0, 256)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "text", [1, 2], object(), np.array([None] * 84)], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [None, 3, "text", [1, 2], object(), np.array([None] * 84)],
+    ids=lambda value: type(value).__name__,
+)
 def test_memory_that_is_none(wrong: Any) -> None:
     with pytest.raises(metalane.DTypeError, match="data must be contiguous bytes"):
         metalane.dequantize(wrong, "Q2_K")
