@@ -106,7 +106,8 @@ add_executable(metalane-adapt csrc/msl/tools/adapt_main.cpp)
 target_include_directories(metalane-adapt PRIVATE csrc csrc/include ${generated}/include)
 target_link_libraries(metalane-adapt PRIVATE metalane_adapt_base)
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+# One level under a sanitizer: the others are the same text, and take minutes to build there.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND NOT METALANE_SANITIZE)
   set(builtin_levels baseline x86-64-v3 x86-64-v4)
 else()
   set(builtin_levels baseline)

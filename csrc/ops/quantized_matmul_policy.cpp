@@ -64,14 +64,16 @@ std::string_view name_of(GgmlAlgorithm algorithm) noexcept {
   return "unknown";
 }
 
-GgmlPolicy::GgmlPolicy()
-    : rules_{
-          {.routed = false, .last_rows = kMvRows, .algorithm = GgmlAlgorithm::mv},
-          {.routed = false, .algorithm = GgmlAlgorithm::mm_simd},
-          {.routed = true, .last_rows = kRoutedMvTokens, .algorithm = GgmlAlgorithm::mv},
-          {.routed = true, .top_k = {1, 6, 8}, .algorithm = GgmlAlgorithm::mm_simd},
-          {.routed = true, .algorithm = GgmlAlgorithm::mv},
-      } {}
+GgmlPolicy::GgmlPolicy() {
+  GgmlRule few, many, few_tokens, favoured, others;
+  few.last_rows = kMvRows;
+  many.algorithm = GgmlAlgorithm::mm_simd;
+  few_tokens.routed = favoured.routed = others.routed = true;
+  few_tokens.last_rows = kRoutedMvTokens;
+  favoured.top_k = {1, 6, 8};
+  favoured.algorithm = GgmlAlgorithm::mm_simd;
+  rules_ = {few, many, few_tokens, favoured, others};
+}
 
 GgmlPolicy::GgmlPolicy(std::vector<GgmlRule> rules) : rules_(std::move(rules)) {
   for (const GgmlRule& rule : rules_) check_rule(rule);
