@@ -247,7 +247,7 @@ TEST_CASE(compile_errors_name_kernel_file_and_line) {
   CHECK_THROWS(device->compile(request("greedy")), CompileError, "40000 bytes, the limit is 32768");
   CHECK_THROWS(device->compile(request("greediest")), CompileError, "1073741824 bytes, the limit is 32768");
   CHECK_THROWS(device->compile(request("missing")), KernelNotFoundError, "plus_one");
-  const auto native = cpu::open_device({KernelChoice::native});
+  const auto native = cpu::open_device({KernelChoice::native, {}});
   CHECK_THROWS(native->compile(request("plus_one")), CompileError, "no native kernel");
 }
 
