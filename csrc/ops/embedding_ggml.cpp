@@ -35,7 +35,7 @@ void embedding_gather_ggml(CommandEncoder& encoder, const Buffer& weight, const 
   const GgmlTypeInfo& type = check_params(params);
   constexpr std::array<DType, 1> id_types = {DType::uint32};
   constexpr std::array<DType, 1> floats = {DType::float32};
-  const std::array<DType, 2> packed = {DType::uint8, type.dtype.value_or(DType::uint8)};
+  const std::array<DType, 2> packed = ops::ggml_weight_dtypes(type);
   std::uint64_t weight_bytes = 0, output_bytes = 0;
   if (__builtin_mul_overflow(params.vocab_size, ops::ggml_row_bytes(type, params.embed_dim), &weight_bytes) ||
       __builtin_mul_overflow(std::uint64_t{params.n_tokens} * params.embed_dim, sizeof(float),

@@ -50,6 +50,10 @@ std::uint64_t ggml_row_bytes(const GgmlTypeInfo& type, std::uint64_t k) {
   return k / type.block_length * type.block_bytes;
 }
 
+std::array<DType, 2> ggml_weight_dtypes(const GgmlTypeInfo& type) {
+  return {DType::uint8, type.dtype.value_or(DType::uint8)};
+}
+
 void check_row_length(const char* op, const char* argument, const GgmlTypeInfo& type, std::uint64_t k) {
   constexpr std::uint64_t most = 0x7fffffff;
   if (k != 0 && k <= most && k % type.block_length == 0) return;

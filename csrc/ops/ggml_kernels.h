@@ -3,6 +3,7 @@
 
 #include <metalane/ggml_type.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -30,6 +31,9 @@ const core::BuiltinPipeline& ggml_kernel(GgmlKernel kernel, GgmlType type);
 
 // Bytes of a row of `k` elements of a type; k is a whole number of blocks.
 std::uint64_t ggml_row_bytes(const GgmlTypeInfo& type, std::uint64_t k);
+
+// What weights of a type may be called: bytes, or what they are where that is plain numbers.
+std::array<DType, 2> ggml_weight_dtypes(const GgmlTypeInfo& type);
 
 // Throw ArgumentError: `op` takes this many elements a row of the type.
 void check_row_length(const char* op, const char* argument, const GgmlTypeInfo& type, std::uint64_t k);

@@ -61,7 +61,7 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
                     const Buffer& weight, const Buffer& output, const GgmlQuantizedMatmulParams& params,
                     const GgmlTypeInfo& type, std::uint64_t batches) {
   constexpr std::array<DType, 1> floats = {DType::float32};
-  const std::array<DType, 2> packed = {DType::uint8, type.dtype.value_or(DType::uint8)};
+  const std::array<DType, 2> packed = ops::ggml_weight_dtypes(type);
   std::uint64_t input_bytes = 0, weight_bytes = 0, output_bytes = 0;
   const std::uint64_t row_bytes = ops::ggml_row_bytes(type, params.k);
   if (__builtin_mul_overflow(batches * params.m, std::uint64_t{params.k} * sizeof(float), &input_bytes) ||
@@ -77,8 +77,6 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
   ops::check_buffers(op, device, arguments);
 }
 
-std::uint64_t tiles(std::uint64_t count, std::uint64_t tile) { return (count + tile - 1) / tile; }
-
 // Batches one behind another, by one launch.
 void multiply(const char* op, std::string_view label, CommandEncoder& encoder, const Buffer& input,
               const Buffer& weight, const Buffer& output, const GgmlQuantizedMatmulParams& params,
@@ -87,10 +85,10 @@ void multiply(const char* op, std::string_view label, CommandEncoder& encoder, c
   check_operands(op, device, input, weight, output, params, type, batches);
   const Pipeline& pipeline = ops::ggml_kernel(variant.kernel, type.type).on(device);
   core::OperatorScope launches(*encoder.state(), op, label);
-  launches.dispatch(
-      pipeline, {{0, input}, {1, weight}, {2, output}, {3, params}},
-      Grid::threadgroups({tiles(params.n, variant.weight_rows), tiles(params.m, variant.input_rows), batches},
-                         {GGML_MM_THREADS, 1, 1}));
+  launches.dispatch(pipeline, {{0, input}, {1, weight}, {2, output}, {3, params}},
+                    Grid::threadgroups({ops::tiles(params.n, variant.weight_rows),
+                                        ops::tiles(params.m, variant.input_rows), batches},
+                                       {GGML_MM_THREADS, 1, 1}));
 }
 
 }  // namespace

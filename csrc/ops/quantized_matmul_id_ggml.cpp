@@ -19,6 +19,9 @@ namespace metalane {
 static_assert(sizeof(GgmlQuantizedMatmulIdParams) == 40);
 static_assert(offsetof(GgmlQuantizedMatmulIdParams, expert_stride) == 24);
 
+// One threadgroup of the sorting kernels an expert, and one more: below 2^32 threads.
+constexpr std::uint64_t kMostExperts = 0x007fffff;
+
 namespace ops {
 
 GgmlVariant routed_variant(const char* op, GgmlAlgorithm algorithm, bool slotted) {
@@ -42,7 +45,7 @@ const GgmlTypeInfo& check_routed(const char* op, const GgmlQuantizedMatmulIdPara
   check_count(op, "n_tokens * top_k", std::uint64_t{params.n_tokens} * params.top_k, 0x7fffffff);
   check_count(op, "n", params.n, 0x0fffffff);
   check_row_length(op, "k", type, params.k);
-  check_count(op, "n_experts", params.n_experts, 0x00ffffff);
+  check_count(op, "n_experts", params.n_experts, kMostExperts);
   const std::uint64_t expert_bytes = params.n * ggml_row_bytes(type, params.k);
   if (params.expert_stride < expert_bytes || params.expert_stride % type.alignment != 0) {
     throw ArgumentError(op, "expert_stride",
@@ -72,7 +75,7 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
                     bool slotted) {
   constexpr std::array<DType, 1> floats = {DType::float32};
   constexpr std::array<DType, 1> id_types = {DType::uint32};
-  const std::array<DType, 2> packed = {DType::uint8, type.dtype.value_or(DType::uint8)};
+  const std::array<DType, 2> packed = ops::ggml_weight_dtypes(type);
   const std::uint64_t routes = ops::routes_of(params);
   const std::uint64_t expert_bytes = params.n * ops::ggml_row_bytes(type, params.k);
   std::uint64_t weight_bytes = 0, input_bytes = 0, output_bytes = 0;
@@ -93,8 +96,6 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
   ops::check_buffers(op, device, arguments);
 }
 
-std::uint64_t tiles(std::uint64_t count, std::uint64_t tile) { return (count + tile - 1) / tile; }
-
 void multiply_by_vectors(const char* op, CommandEncoder& encoder, core::DeviceState& device,
                          const Buffer& input, const Buffer& weight, const Buffer& ids, const Buffer& output,
                          const Params& params, const GgmlTypeInfo& type) {
@@ -102,7 +103,7 @@ void multiply_by_vectors(const char* op, CommandEncoder& encoder, core::DeviceSt
   const ops::GgmlVariant variant = ops::routed_variant(op, GgmlAlgorithm::mv, false);
   core::OperatorScope launches(*encoder.state(), op, op);
   launches.dispatch(pipeline, {{0, input}, {1, weight}, {2, ids}, {3, output}, {5, params}},
-                    Grid::threadgroups({tiles(params.n, variant.weight_rows), ops::routes_of(params), 1},
+                    Grid::threadgroups({ops::tiles(params.n, variant.weight_rows), ops::routes_of(params), 1},
                                        {GGML_MM_THREADS, 1, 1}));
 }
 
@@ -129,9 +130,10 @@ void multiply_by_tiles(const char* op, CommandEncoder& encoder, core::DeviceStat
                     Grid::threadgroups({classes, 1, 1}, {GGML_ROUTE_THREADS, 1, 1}));
   launches.barrier();
   for (const Product& product : products) {
-    launches.dispatch(
-        multiply, {{0, input}, {1, product.weight}, {2, schedule}, {3, product.output}, {4, params}},
-        Grid::threadgroups({tiles(params.n, variant.weight_rows), most_tiles, 1}, {GGML_MM_THREADS, 1, 1}));
+    launches.dispatch(multiply,
+                      {{0, input}, {1, product.weight}, {2, schedule}, {3, product.output}, {4, params}},
+                      Grid::threadgroups({ops::tiles(params.n, variant.weight_rows), most_tiles, 1},
+                                         {GGML_MM_THREADS, 1, 1}));
   }
 }
 
@@ -169,7 +171,7 @@ void multiply_pooled(const char* op, CommandEncoder& encoder, const Buffer& inpu
 IdMmScratch IdMmScratch::alloc(const Device& device, std::uint64_t n_experts, std::uint64_t n_tokens,
                                std::uint64_t top_k) {
   constexpr const char* op = "IdMmScratch.alloc";
-  ops::check_count(op, "n_experts", n_experts, 0x00ffffff);
+  ops::check_count(op, "n_experts", n_experts, kMostExperts);
   ops::check_count(op, "n_tokens", n_tokens, 0x7fffffff);
   ops::check_count(op, "top_k", top_k, 0x7fffffff);
   ops::check_count(op, "n_tokens * top_k", n_tokens * top_k, 0x7fffffff);

@@ -25,6 +25,9 @@ GgmlVariant routed_variant(const char* op, GgmlAlgorithm algorithm, bool slotted
 const GgmlTypeInfo& check_dense(const char* op, const GgmlQuantizedMatmulParams& params);
 const GgmlTypeInfo& check_routed(const char* op, const GgmlQuantizedMatmulIdParams& params);
 
+// Threadgroups for `count` rows, `each` at a time.
+inline std::uint64_t tiles(std::uint64_t count, std::uint64_t each) { return (count + each - 1) / each; }
+
 inline std::uint32_t routes_of(const GgmlQuantizedMatmulIdParams& params) {
   return params.n_tokens * params.top_k;
 }

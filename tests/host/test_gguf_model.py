@@ -75,3 +75,27 @@ def test_every_tensor(model: Path, theirs: gguf.GGUFReader, cpu_device: metalane
                 given = decoded[at * kind.block_length :][: wanted.size]
                 assert np.array_equal(given.view(np.uint32), wanted.view(np.uint32)), tensor.name
     assert seen == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}
+
+
+def test_products_with_weights_where_the_file_lies(model: Path, cpu_device: metalane.Device) -> None:
+    """One weight of each block type, by mat-vec and mat-mat, against float64."""
+    rng = np.random.default_rng(0)
+    seen = set()
+    with metalane.GgufFile(model) as file:
+        for name in file.tensor_names:
+            info = file.tensor_info(name)
+            if len(info.shape) != 2 or info.shape[0] > 10_000 or info.ggml_type in seen:
+                continue
+            seen.add(info.ggml_type)
+            n, k = info.shape
+            weight = file.load_tensor(name, cpu_device)
+            values = file.load_tensor_f32(name).astype(np.float64)
+            for m in (1, 33):
+                x = rng.standard_normal((m, k)).astype(np.float32)
+                output = cpu_device.zeros((m, n), np.float32)
+                params = metalane.GgmlQuantizedMatmulParams(m, n, k, info.ggml_type)
+                with cpu_device.command_encoder() as encoder:
+                    metalane.quantized_matmul_ggml(encoder, cpu_device.from_numpy(x), weight, output, params)
+                error = np.abs(output.numpy() - x.astype(np.float64) @ values.T)
+                assert (error <= 1e-6 * (np.abs(x) @ np.abs(values).T)).all(), (name, m)
+    assert {kind.name for kind in seen} == {"Q4_K", "Q5_0", "Q6_K", "Q8_0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,18 @@ def test_policy_at_its_edges(device: metalane.Device, n_tokens: int, top_k: int,
     assert (plan.scratch_bytes > 0) == (algorithm == "mm_simd")
     assert device.registry.pipeline(plan.kernel).signature.name == plan.kernel
     assert np.array_equal(routed.run(device, "auto")[0], routed.run(device, algorithm)[0])
+
+
+def test_threads_share_a_device_and_its_scratch(device: metalane.Device) -> None:
+    def run(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(10):
+            ids = rng.integers(0, 8, (int(rng.integers(33, 60)), 6), dtype=np.uint32)
+            routed = Routed(rng, "Q2_K", 256, 20, 8, ids)
+            routed.check(routed.run(device, "mm_simd")[0], "mm_simd")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
 
 
 def test_scratch_that_is_too_small_names_both_numbers(device: metalane.Device) -> None:
