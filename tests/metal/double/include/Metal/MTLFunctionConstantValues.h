@@ -1,0 +1,14 @@
+// Values of function constants, by index or by name.
+#pragma once
+
+#import <Metal/MTLTypes.h>
+
+@interface MTLFunctionConstantValues : NSObject <NSCopying> {
+ @package
+  NSMutableDictionary* _values;  // NSNumber (index) or NSString (name) -> {type, bytes}
+}
+- (void)setConstantValue:(const void*)value type:(MTLDataType)type atIndex:(NSUInteger)index;
+- (void)setConstantValues:(const void*)values type:(MTLDataType)type withRange:(NSRange)range;
+- (void)setConstantValue:(const void*)value type:(MTLDataType)type withName:(NSString*)name;
+- (void)reset;
+@end
