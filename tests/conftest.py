@@ -1,13 +1,15 @@
-"""Shared fixtures, and the rule that nothing is skipped where everything must run."""
+"""Shared fixtures, what runs on which devices, and the rule that nothing is skipped where everything must run."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 import metalane
+from devices import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
@@ -18,6 +20,24 @@ def pytest_configure(config: pytest.Config) -> None:
     """With METALANE_CHECK=1 every kernel of the suite runs under the checker, and warnings fail a test, too."""
     if os.environ.get("METALANE_CHECK") == "1":
         config.option.metalane_check = config.option.metalane_check_strict = True
+    config.addinivalue_line("markers", "linux: needs Linux or its compilers; deselected elsewhere")
+    config.addinivalue_line(
+        "markers", "cpu: about the CPU device; deselected where the suite runs on others only"
+    )
+
+
+def runs_here(item: pytest.Item) -> bool:
+    """Whether this machine, and the devices that were asked for, have what the test is about."""
+    about_cpu = item.get_closest_marker("cpu") or "cpu_device" in getattr(item, "fixturenames", ())
+    return ("cpu" in KINDS or not about_cpu) and (
+        sys.platform == "linux" or not item.get_closest_marker("linux")
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if others := [item for item in items if not runs_here(item)]:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if runs_here(item)]
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -40,6 +60,18 @@ def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
     refuse_skip(report)
     return report
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def device_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of the device that a test runs on: for tests that open their own."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def device(device_kind: str) -> metalane.Device:
+    """One device a file, on each kind of device."""
+    return metalane.Device(device_kind)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import metalane
+from devices import KINDS
 
 DTYPES = [
     "float32",
@@ -28,7 +29,7 @@ DTYPES = [
 SHORT = ["f32", "f16", "bf16", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]
 
 
-@pytest.fixture(params=["null", "cpu"])
+@pytest.fixture(params=["null", *KINDS])
 def device(request: pytest.FixtureRequest) -> metalane.Device:
     return metalane.Device(request.param)
 

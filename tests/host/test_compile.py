@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import metalane
+from devices import KINDS
 from metalane import f32, testing, u32
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,9 +59,9 @@ kernel void pointers(constant float* w, device const uchar* raw, device const vo
 
 
 @pytest.fixture(scope="module")
-def cpu() -> metalane.CompiledSource:
+def compiled(device: metalane.Device) -> metalane.CompiledSource:
     constants = {"MODE": 3, 1: True, "GAIN": 0.5}
-    return metalane.Device("cpu").compile(SOURCE, name="kernels.metal", constants=constants)
+    return device.compile(SOURCE, name="kernels.metal", constants=constants)
 
 
 @pytest.fixture
@@ -107,42 +108,42 @@ PARAMS = {
 }
 
 
-def test_a_call_with_arrays_is_done_when_it_returns(cpu: metalane.CompiledSource) -> None:
+def test_a_call_with_arrays_is_done_when_it_returns(compiled: metalane.CompiledSource) -> None:
     x, y = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
-    assert cpu.saxpy(x, y, 2.0, threads=1000).done
+    assert compiled.saxpy(x, y, 2.0, threads=1000).done
     np.testing.assert_array_equal(y, 1 + 2 * np.arange(1000))
-    cpu.saxpy(a=np.float32(-1), y=y, x=x, threads=1000)
+    compiled.saxpy(a=np.float32(-1), y=y, x=x, threads=1000)
     np.testing.assert_array_equal(y, 1 + np.arange(1000))
     # A strided input is copied, a list is typed by the signature.
-    cpu.saxpy(x[::-1], y, 1, threads=1000)
+    compiled.saxpy(x[::-1], y, 1, threads=1000)
     np.testing.assert_array_equal(y, np.full(1000, 1000))
-    cpu.saxpy([1, 2.5], y, True, threads=2)
+    compiled.saxpy([1, 2.5], y, True, threads=2)
     assert y[:3].tolist() == [1001, 1002.5, 1000]
-    cpu.saxpy(list(range(2000)), y, 0.5, threads=1000)  # too long to go inline
+    compiled.saxpy(list(range(2000)), y, 0.5, threads=1000)  # too long to go inline
     np.testing.assert_array_equal(y[3:], 1000 + 0.5 * np.arange(3, 1000))
 
 
-def test_buffers_are_read_when_the_launch_is_done(cpu: metalane.CompiledSource) -> None:
-    device = cpu.saxpy.pipeline and cpu.saxpy._device
+def test_buffers_are_read_when_the_launch_is_done(compiled: metalane.CompiledSource) -> None:
+    device = compiled.saxpy.pipeline and compiled.saxpy._device
     x, y = device.from_numpy(np.arange(64, dtype=np.float32)), device.zeros(64, "f32")
     for _ in range(50):
-        cpu.saxpy(x, y, 1.0, threads=64)
+        compiled.saxpy(x, y, 1.0, threads=64)
     np.testing.assert_array_equal(y.numpy(), 50 * np.arange(64))
     with device.command_encoder() as encoder:
-        assert cpu.saxpy(x, y, 1.0, threads=64, encoder=encoder) is None
-        assert cpu.saxpy(x, y, 1.0, threads=64, encoder=encoder) is None
+        assert compiled.saxpy(x, y, 1.0, threads=64, encoder=encoder) is None
+        assert compiled.saxpy(x, y, 1.0, threads=64, encoder=encoder) is None
         assert (encoder.launches, encoder.barriers) == (2, 1)
     np.testing.assert_array_equal(y.numpy(), 52 * np.arange(64))
-    assert cpu.saxpy(x, y, 1.0, threads=64, wait=True).status == "done"
+    assert compiled.saxpy(x, y, 1.0, threads=64, wait=True).status == "done"
     host = np.zeros(64, np.float32)
-    ticket = cpu.saxpy(x, host, 1.0, threads=64, wait=False, timeout=60)
+    ticket = compiled.saxpy(x, host, 1.0, threads=64, wait=False, timeout=60)
     ticket.wait()
     np.testing.assert_array_equal(host, np.arange(64))
 
 
 @pytest.mark.parametrize("form", ["dict", "mapping", "dataclass", "record", "bytes"])
-def test_structs_reach_the_kernel(cpu: metalane.CompiledSource, form: str) -> None:
-    dtype = cpu.unpack.arguments["p"].dtype
+def test_structs_reach_the_kernel(compiled: metalane.CompiledSource, form: str) -> None:
+    dtype = compiled.unpack.arguments["p"].dtype
     record = np.zeros((), dtype)
     for name, value in PARAMS.items():
         if name == "inner":
@@ -159,27 +160,27 @@ def test_structs_reach_the_kernel(cpu: metalane.CompiledSource, form: str) -> No
         "record": record[()],
         "bytes": record.tobytes(),
     }[form]
-    bodies = np.zeros(2, cpu.unpack.arguments["bodies"].dtype)
+    bodies = np.zeros(2, compiled.unpack.arguments["bodies"].dtype)
     bodies["mass"] = 1, 11
     out = np.full(11, -1, np.float32)
-    cpu.unpack(
+    compiled.unpack(
         out, given, bodies, threadgroups=1, threads_per_threadgroup=8, threadgroup_memory={"scratch": 32}
     )
     assert out.tolist() == [1.5, 3, 2, 4, 9, 1, 8, 2 * (4 + 5 + 6 + 7), 8, 11, -1]
     assert bodies["mass"].tolist() == [7, 11]
 
 
-def test_constants(cpu: metalane.CompiledSource, null: metalane.CompiledSource) -> None:
+def test_constants(compiled: metalane.CompiledSource, null: metalane.CompiledSource) -> None:
     out = np.full(4, -1, np.float32)
-    cpu.constants(out, threads=1)
+    compiled.constants(out, threads=1)
     assert out.tolist() == [3, 1, 0.5, -1]
-    free = cpu.constants._device.compile(SOURCE)
+    free = compiled.constants._device.compile(SOURCE)
     free.constants(out, threads=1, constants={0: 9, "FLAG": np.False_, "GAIN": 2})
     assert out.tolist() == [9, 0, 2, -1]
     assert "MODE:9" in next(iter(free.constants._pipelines.values())).key
-    assert cpu.constants.constants == {"MODE": 3, "FLAG": True, "GAIN": 0.5}
+    assert compiled.constants.constants == {"MODE": 3, "FLAG": True, "GAIN": 0.5}
     with pytest.raises(metalane.ArgumentError, match=r"constants: constants\['MODE'\] must be left out"):
-        cpu.constants(out, threads=1, constants={"MODE": 4})
+        compiled.constants(out, threads=1, constants={"MODE": 4})
     with pytest.raises(metalane.ArgumentError, match="MODE"):
         free.constants(out, threads=1)
 
@@ -228,8 +229,9 @@ def test_arguments_that_share_an_index_take_either_type(null_device: metalane.De
         kernel(wide=out, narrow=out, out=out, threads=1)
 
 
-def test_what_goes_wrong_in_a_kernel_is_raised_by_its_call(cpu: metalane.CompiledSource) -> None:
-    compiled = cpu.device.compile("""
+@pytest.mark.cpu
+def test_what_goes_wrong_in_a_kernel_is_raised_by_its_call(compiled: metalane.CompiledSource) -> None:
+    faulty = compiled.device.compile("""
     #include <metal_stdlib>
     kernel void stray(device float* x) { x[1L << 44] = 1; }
     kernel void endless(device metal::atomic_uint* x) {
@@ -238,16 +240,16 @@ def test_what_goes_wrong_in_a_kernel_is_raised_by_its_call(cpu: metalane.Compile
     """)
     out = np.zeros(1, np.float32)
     with pytest.raises(metalane.CommandBufferError, match="stray"):
-        compiled.stray(out, threads=1)
-    buffer = cpu.device.zeros(1, "f32")
-    ticket = compiled.stray(buffer, threads=1)
+        faulty.stray(out, threads=1)
+    buffer = compiled.device.zeros(1, "f32")
+    ticket = faulty.stray(buffer, threads=1)
     with pytest.raises(metalane.CommandBufferError, match="stray"):
         buffer.numpy()
     assert ticket.status == "failed"
     with pytest.raises(metalane.CommandBufferError) as caught:
-        compiled.endless(np.zeros(1, np.uint32), threads=1, timeout=0.05)
+        faulty.endless(np.zeros(1, np.uint32), threads=1, timeout=0.05)
     assert caught.value.code == "timeout"
-    cpu.saxpy([2], out, 3, threads=1)
+    compiled.saxpy([2], out, 3, threads=1)
     assert out.tolist() == [6]
 
 
@@ -593,9 +595,9 @@ class Tensor:
         return self.array.__dlpack_device__()
 
 
-def test_dlpack_arrays_are_used_in_place_or_refused(cpu: metalane.CompiledSource) -> None:
+def test_dlpack_arrays_are_used_in_place_or_refused(compiled: metalane.CompiledSource) -> None:
     x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
-    assert cpu.saxpy(Tensor(x), Tensor(y), 3.0, threads=8).done
+    assert compiled.saxpy(Tensor(x), Tensor(y), 3.0, threads=8).done
     np.testing.assert_array_equal(y, 3 * x)
     for given, words in (
         (Tensor(np.zeros(16, np.float32)[::2]), "argument 'y' must be usable without a copy: .*contiguous"),
@@ -603,7 +605,7 @@ def test_dlpack_arrays_are_used_in_place_or_refused(cpu: metalane.CompiledSource
         (Tensor(np.zeros(8, np.int32)), "argument 'y' must be of dtype float32"),
     ):
         with pytest.raises(metalane.ArgumentError, match=words):
-            cpu.saxpy(x, given, 1.0, threads=8)
+            compiled.saxpy(x, given, 1.0, threads=8)
 
 
 @pytest.mark.parametrize(
@@ -641,8 +643,8 @@ def test_what_compile_refuses(
         null_device.compile(source, **{"name": "my.metal", **options})
 
 
-def test_compiler_errors_point_into_the_source(cpu: metalane.CompiledSource) -> None:
-    device = cpu.device
+def test_compiler_errors_point_into_the_source(compiled: metalane.CompiledSource) -> None:
+    device = compiled.device
     broken = device.compile(
         "kernel void f(device float* x) {\n  x[0] = nonsense;\n}\n", name='my "odd\\ name.metal'
     )
@@ -680,7 +682,7 @@ kernel void affine(device float* y [[buffer(0)]], device const float* bias [[buf
 """
 
 
-@pytest.mark.parametrize("kind", ["cpu", "null"])
+@pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_arguments_that_a_constant_leaves_out(kind: str) -> None:
     device = metalane.Device(kind)
     affine = device.compile(OPTIONAL).affine

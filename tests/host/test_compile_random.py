@@ -17,6 +17,7 @@ import pytest
 
 import metalane
 from counts import count
+from devices import KINDS
 from metalane import testing
 
 
@@ -293,8 +294,8 @@ def test_hostile_values_to_compile(null_device: metalane.Device, argument: str) 
         null_device.compile("(" * 10_000_000)
 
 
-def test_many_threads_share_a_kernel() -> None:
-    device = metalane.Device("cpu")
+def test_many_threads_share_a_kernel(device_kind: str) -> None:
+    device = metalane.Device(device_kind)
     compiled = device.compile("""
     #include <metal_stdlib>
     using namespace metal;
@@ -322,8 +323,8 @@ def test_many_threads_share_a_kernel() -> None:
     assert len(compiled.add._pipelines) == 1
 
 
-def test_sources_with_equal_kernels_do_not_meet() -> None:
-    device = metalane.Device("cpu")
+def test_sources_with_equal_kernels_do_not_meet(device_kind: str) -> None:
+    device = metalane.Device(device_kind)
     out = np.zeros(2, np.uint32)
     sources = [f"kernel void f(device uint* x) {{ x[0] = {i}; }}" for i in (1, 2)]
     device.registry.register_source("f", sources[1].replace("2;", "3;"))
@@ -339,8 +340,8 @@ def test_sources_with_equal_kernels_do_not_meet() -> None:
     assert out.tolist() == [3, 0]
 
 
-def test_kernels_outlive_their_source_and_launches_their_kernel() -> None:
-    device = metalane.Device("cpu")
+def test_kernels_outlive_their_source_and_launches_their_kernel(device_kind: str) -> None:
+    device = metalane.Device(device_kind)
     kernel = device.compile(
         "kernel void f(device uint* x) { for (uint i = 0; i < 100000; ++i) x[i % 8] += 1; }"
     ).f
@@ -362,7 +363,7 @@ def test_a_record_outlives_its_kernel(null_device: metalane.Device) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("use", ["compile", "kernel", "call"])
-@pytest.mark.parametrize("kind", ["null", "cpu"])
+@pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_forked_children_are_refused(kind: str, use: str) -> None:
     device = metalane.Device(kind)
     compiled = device.compile(HOSTILE_SOURCE)
@@ -396,7 +397,8 @@ def resident_bytes() -> int:
 
 # A report counts every kernel that a checked device ran, until it is cleared.
 @pytest.mark.metalane_check(False)
-@pytest.mark.parametrize("kind", ["null", "cpu"])
+@pytest.mark.linux
+@pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_memory_of_dropped_sources_is_given_back(kind: str) -> None:
     device = metalane.Device(kind)
     filler = "".join(f"inline float g{i}(float x) {{ return x * {i}; }}\n" for i in range(100))

@@ -14,6 +14,8 @@ import pytest
 import metalane
 from metalane import cpu
 
+pytestmark = [pytest.mark.cpu, pytest.mark.linux]
+
 SOURCE = """
 #include <metal_stdlib>
 using namespace metal;

@@ -184,7 +184,7 @@ def test_types_of_another_class(wrong: Any) -> None:
         metalane.dequantize(bytes(84), wrong)
 
 
-def test_memory_of_every_kind(cpu_device: metalane.Device) -> None:
+def test_memory_of_every_kind(device: metalane.Device) -> None:
     block = q2_k_block(3)
     wanted = metalane.dequantize(block, "Q2_K").tolist()
     flat = np.frombuffer(block, np.uint8)
@@ -197,7 +197,7 @@ def test_memory_of_every_kind(cpu_device: metalane.Device) -> None:
         flat.view(np.uint32),
         np.concatenate([flat[:1], flat])[1:],  # not aligned
         flat.view("u1,u1,u2"),
-        cpu_device.from_numpy(flat),
+        device.from_numpy(flat),
     ):
         assert metalane.dequantize(data, "Q2_K").tolist() == wanted
     assert metalane.dequantize(b"", "Q2_K").shape == (0,)

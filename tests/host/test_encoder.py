@@ -270,23 +270,25 @@ def test_constants_build_their_own_pipeline(device, buffers) -> None:
     ],
     ids=str,
 )
-def test_constants_that_the_kernel_does_not_take_are_refused(cpu_device, wrong: dict[Any, Any]) -> None:
-    cpu_device.registry.register_source("kernels", SOURCE)
+def test_constants_that_the_kernel_does_not_take_are_refused(device_kind, wrong: dict[Any, Any]) -> None:
+    device = metalane.Device(device_kind)
+    device.registry.register_source("kernels", SOURCE)
     with pytest.raises(metalane.ArgumentError):
-        cpu_device.registry.pipeline("specialised", wrong)
+        device.registry.pipeline("specialised", wrong)
 
 
-def test_booleans_are_values_and_no_indices(cpu_device) -> None:
-    cpu_device.registry.register_source(
+def test_booleans_are_values_and_no_indices(device_kind) -> None:
+    device = metalane.Device(device_kind)
+    device.registry.register_source(
         "chosen",
         """#include <metal_stdlib>
         constant uint N [[function_constant(1)]];
         constant bool B [[function_constant(2)]];
         kernel void chosen(device uint* y, constant bool& c) { y[0] = N + (B ? 10 : 0) + (c ? 100 : 0); }""",
     )
-    y = cpu_device.zeros(1, "u32")
+    y = device.zeros(1, "u32")
     for value in (True, False, np.True_, np.False_):
-        encoder = cpu_device.command_encoder()
+        encoder = device.command_encoder()
         encoder.dispatch(
             "chosen", [y, value], constants={1: 3, "B": value}, threads=1, threads_per_threadgroup=1
         )
@@ -295,7 +297,7 @@ def test_booleans_are_values_and_no_indices(cpu_device) -> None:
         with pytest.raises(
             metalane.DTypeError, match=r"constants must be named by text or an index, got True"
         ):
-            cpu_device.registry.pipeline("chosen", {True: 3, "B": value})
+            device.registry.pipeline("chosen", {True: 3, "B": value})
 
 
 def test_unknown_kernels_name_themselves(device) -> None:

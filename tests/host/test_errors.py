@@ -7,6 +7,7 @@ import builtins
 import pytest
 
 import metalane
+from devices import KINDS
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_argument_errors_carry_their_parts(null_device: metalane.Device) -> None
     assert str(error) == f"{error.op}: {error.argument} must be {error.expected}, got {error.given}"
 
 
-@pytest.mark.parametrize("kind", ["null", "cpu"])
+@pytest.mark.parametrize("kind", ["null", *KINDS])
 @pytest.mark.parametrize(
     "source",
     [
@@ -60,11 +61,11 @@ def test_compile_errors_say_where(kind: str, source: str) -> None:
     assert "broken" in str(caught.value)
 
 
-def test_compiler_errors_show_line_and_text(cpu_device: metalane.Device) -> None:
+def test_compiler_errors_show_line_and_text(device: metalane.Device) -> None:
     source = "#include <metal_stdlib>\nkernel void broken(device float* x [[buffer(0)]]) {\n  x[0] = nonsense;\n}\n"
-    cpu_device.registry.register_source("broken", source)
+    device.registry.register_source("broken", source)
     with pytest.raises(metalane.CompileError) as caught:
-        cpu_device.registry.pipeline("broken")
+        device.registry.pipeline("broken")
     assert ":3:" in str(caught.value)
     assert "nonsense" in str(caught.value)
     assert caught.value.kernel == "broken"

@@ -111,7 +111,7 @@ def test_no_metadata_and_no_tensors(write: Write) -> None:
     assert metalane.GgufFile(write(File().header())).tensor_names == []
 
 
-def test_tensors_as_the_package_writes_them(tmp_path: Path) -> None:
+def test_tensors_as_the_package_writes_them(device: metalane.Device, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     path = tmp_path / "written.gguf"
     writer = gguf.GGUFWriter(path, "test")
@@ -135,7 +135,6 @@ def test_tensors_as_the_package_writes_them(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
 
-    device = metalane.Device("cpu")
     file = metalane.GgufFile(path)
     assert file.tensor_names == [*tensors, *blocks]
     assert file.metadata["tokens"] == ["a", "b"]
@@ -160,11 +159,11 @@ def test_tensors_as_the_package_writes_them(tmp_path: Path) -> None:
         assert np.asarray(buffer).tobytes() == file.numpy(name).tobytes() == data.tobytes()
 
 
-def test_bfloat16_has_its_dtype(write: Write, cpu_device: metalane.Device) -> None:
+def test_bfloat16_has_its_dtype(write: Write, device: metalane.Device) -> None:
     data = np.array([1.5, -2], ml_dtypes.bfloat16)
     file = metalane.GgufFile(write(File(tensors=[Tensor("w", (2,), 30, data.tobytes())]).build()))
     assert file.numpy("w").dtype == metalane.bfloat16
-    assert np.asarray(file.load_tensor("w", cpu_device)).tolist() == [1.5, -2]
+    assert np.asarray(file.load_tensor("w", device)).tolist() == [1.5, -2]
     assert file.load_tensor_f32("w").tolist() == [1.5, -2]
 
 
@@ -185,11 +184,12 @@ def mapped(path: Path, address: int) -> bool:
     return False
 
 
-def test_tensors_lie_on_the_pages_of_the_file(write: Write, cpu_device: metalane.Device) -> None:
+@pytest.mark.linux
+def test_tensors_lie_on_the_pages_of_the_file(write: Write, device: metalane.Device) -> None:
     path = write(small_file().build())
     file = metalane.GgufFile(path)
     for name in file.tensor_names:
-        buffer = file.load_tensor(name, cpu_device)
+        buffer = file.load_tensor(name, device)
         view = np.asarray(buffer)
         assert mapped(path, buffer.address)
         assert view.ctypes.data == buffer.address
@@ -201,10 +201,10 @@ def test_tensors_lie_on_the_pages_of_the_file(write: Write, cpu_device: metalane
     assert not mapped(path, file.numpy("c").ctypes.data)
 
 
-def test_mapped_tensors_are_not_written(write: Write, cpu_device: metalane.Device) -> None:
-    buffer = metalane.GgufFile(write(small_file().build())).load_tensor("a.weight", cpu_device)
-    encoder = cpu_device.command_encoder()
-    source = cpu_device.zeros(buffer.shape, buffer.dtype)
+def test_mapped_tensors_are_not_written(write: Write, device: metalane.Device) -> None:
+    buffer = metalane.GgufFile(write(small_file().build())).load_tensor("a.weight", device)
+    encoder = device.command_encoder()
+    source = device.zeros(buffer.shape, buffer.dtype)
     for target in (buffer, buffer.view(0, 12)):
         with pytest.raises(metalane.ArgumentError, match="read-only|readonly|writable"):
             encoder.copy(source, target)
@@ -215,22 +215,24 @@ def test_mapped_tensors_are_not_written(write: Write, cpu_device: metalane.Devic
     assert source.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_what_is_not_aligned_is_copied(write: Write, cpu_device: metalane.Device) -> None:
+@pytest.mark.linux
+def test_what_is_not_aligned_is_copied(write: Write, device: metalane.Device) -> None:
     data = struct.pack("<3f", 1, 2, 3)
     made = File([entry("general.alignment", 4, 1)], [Tensor("w", (3,), F32, data)], alignment=1)
     path = write(made.build())
     file = metalane.GgufFile(path)
     assert file.tensor_info("w").offset % 4 != 0
-    buffer = file.load_tensor("w", cpu_device)
+    buffer = file.load_tensor("w", device)
     assert not mapped(path, buffer.address)
     assert buffer.readonly
     assert not np.asarray(buffer).flags.writeable
     assert buffer.tolist() == file.numpy("w").tolist() == file.load_tensor_f32("w").tolist() == [1, 2, 3]
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize(("kind", "blocks", "copied"), [(Q2_K, 84, True), (39, 17, False)])
 def test_blocks_that_are_not_aligned(
-    write: Write, cpu_device: metalane.Device, kind: int, blocks: int, copied: bool
+    write: Write, device: metalane.Device, kind: int, blocks: int, copied: bool
 ) -> None:
     """Kernels read halves of a Q2_K block, and single bytes of an MXFP4 block."""
     data = bytes(range(blocks))
@@ -239,33 +241,33 @@ def test_blocks_that_are_not_aligned(
     path = write(made.build())
     file = metalane.GgufFile(path)
     assert file.tensor_info("wx").offset % 2 == 1
-    buffer = file.load_tensor("wx", cpu_device)
+    buffer = file.load_tensor("wx", device)
     assert mapped(path, buffer.address) is not copied
     assert np.asarray(buffer).tobytes() == data
 
 
-def test_empty_tensors(write: Write, cpu_device: metalane.Device) -> None:
+def test_empty_tensors(write: Write, device: metalane.Device) -> None:
     tensors = [Tensor("a", (0,), F32, b""), Tensor("b", (256, 0), Q2_K, b""), Tensor("c", (0, 2), Q2_K, b"")]
     file = metalane.GgufFile(write(File(tensors=tensors).build()))
-    assert [file.load_tensor(name, cpu_device).shape for name in "abc"] == [(0,), (0, 84), (2, 0)]
+    assert [file.load_tensor(name, device).shape for name in "abc"] == [(0,), (0, 84), (2, 0)]
     assert [file.load_tensor_f32(name).shape for name in "abc"] == [(0,), (0, 256), (2, 0)]
 
 
-def test_types_that_do_not_decode_are_loaded_as_they_are(write: Write, cpu_device: metalane.Device) -> None:
+def test_types_that_do_not_decode_are_loaded_as_they_are(write: Write, device: metalane.Device) -> None:
     data = bytes(range(66))
     file = metalane.GgufFile(write(File(tensors=[Tensor("w", (256,), 16, data)]).build()))
-    assert np.asarray(file.load_tensor("w", cpu_device)).tobytes() == data
+    assert np.asarray(file.load_tensor("w", device)).tobytes() == data
     with pytest.raises(metalane.ArgumentError, match=r"one of F32, .*Q2_K.*, got IQ2_XXS"):
         file.load_tensor_f32("w")
 
 
-def test_names_that_are_not_there(write: Write, cpu_device: metalane.Device) -> None:
+def test_names_that_are_not_there(write: Write, device: metalane.Device) -> None:
     file = metalane.GgufFile(write(small_file().build()))
     calls = [
         file.tensor_info,
         file.numpy,
         file.load_tensor_f32,
-        lambda name: file.load_tensor(name, cpu_device),
+        lambda name: file.load_tensor(name, device),
     ]
     for call in calls:
         for name in ("nothing", "", "a.weight\0", "a.weigh", "a.weightt"):
@@ -282,10 +284,11 @@ def test_names_that_are_not_there(write: Write, cpu_device: metalane.Device) -> 
         file.load_tensor("c", None)
 
 
-def test_closing(write: Write, cpu_device: metalane.Device) -> None:
+@pytest.mark.linux
+def test_closing(write: Write, device: metalane.Device) -> None:
     path = write(small_file().build())
     with metalane.GgufFile(path) as file:
-        buffer = file.load_tensor("a.weight", cpu_device)
+        buffer = file.load_tensor("a.weight", device)
         info, value = file.tensor_info("a.weight"), file.metadata["kind.strings"]
         metadata = file.metadata
         assert not file.closed
@@ -299,7 +302,7 @@ def test_closing(write: Write, cpu_device: metalane.Device) -> None:
         lambda: file.version,
         lambda: file.paths,
         lambda: file.tensor_info("c"),
-        lambda: file.load_tensor("c", cpu_device),
+        lambda: file.load_tensor("c", device),
         lambda: file.load_tensor_f32("c"),
         lambda: file.numpy("c"),
         lambda: metadata["kind.text"],
@@ -340,7 +343,8 @@ def test_paths(write: Write, tmp_path: Path) -> None:
             metalane.GgufFile(wrong)
 
 
-def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.linux
+def test_a_large_file_is_not_read(device: metalane.Device, tmp_path: Path) -> None:
     """20 GB (sparse) open in 20 ms, and under 16 MiB of them are read."""
     size = 20 * 10**9 // 2048 * 2048
     made = File([entry("tokens", ARRAY, array(STRING, ["token"] * 100_000))])
@@ -365,7 +369,6 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
             assert bytes_read() - read < 16 << 20
             assert resident() - memory < 16 << 20
     assert min(times) < 0.02
-    device = metalane.Device("cpu")
     tail = metalane.GgufFile(path).load_tensor("w", device).view(size - 8, 2)
     assert tail.tolist() == [0, 0]
 
@@ -406,6 +409,7 @@ print(np.asarray(buffers["near"]).tolist(), file.load_tensor_f32("near").tolist(
 """
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("kernels", ["auto", "shader"])
 def test_a_file_that_shrinks(tmp_path: Path, kernels: str) -> None:
     made = File([entry("k", STRING, "v")])
@@ -430,14 +434,14 @@ def test_a_file_that_shrinks(tmp_path: Path, kernels: str) -> None:
     assert near == "[1.0, 2.0] [1.0, 2.0] v"
 
 
-def test_threads_share_a_file(write: Write, cpu_device: metalane.Device) -> None:
+def test_threads_share_a_file(write: Write, device: metalane.Device) -> None:
     file = metalane.GgufFile(write(small_file().build()))
     failures = []
 
     def use() -> None:
         try:
             for _ in range(200):
-                assert file.load_tensor("a.weight", cpu_device).tolist()[0] == [0, 1, 2, 3]
+                assert file.load_tensor("a.weight", device).tolist()[0] == [0, 1, 2, 3]
                 assert file.load_tensor_f32("a.weight")[2, 3] == 11
                 assert file.metadata["kind.strings"][1] == "bc"
         except BaseException as error:
@@ -459,6 +463,7 @@ def test_threads_share_a_file(write: Write, cpu_device: metalane.Device) -> None
     assert failures == []
 
 
+@pytest.mark.linux
 def test_closing_while_another_thread_reads(write: Write) -> None:
     data = np.arange(1 << 18, dtype=np.float32)
     path = write(File(tensors=[Tensor("w", data.shape, F32, data.tobytes())]).build())

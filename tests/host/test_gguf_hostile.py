@@ -113,7 +113,7 @@ def read_everything(path: Path, device: metalane.Device) -> None:
                 )
 
 
-def test_mutated_files(tmp_path: Path, cpu_device: metalane.Device) -> None:
+def test_mutated_files(tmp_path: Path, device: metalane.Device) -> None:
     rng = random.Random(0)
     plain = File([entry("k", STRING, "v")], [Tensor("w", (32,), 8, bytes(34))])
     numbers = File([entry(f"n{kind}", kind, 1) for kind in FORMATS])
@@ -131,7 +131,7 @@ def test_mutated_files(tmp_path: Path, cpu_device: metalane.Device) -> None:
         path.unlink(missing_ok=True)
         path.write_bytes(data)
         try:
-            read_everything(path, cpu_device)
+            read_everything(path, device)
             opened += 1
         except metalane.GgufError as error:
             assert error.field, f"case {i}"
@@ -171,6 +171,7 @@ def large_files(folder: Path) -> list[Path]:
     return paths
 
 
+@pytest.mark.linux
 def test_time_and_memory_are_bounded(tmp_path: Path) -> None:
     paths = large_files(tmp_path)
     for fault in FAULTS:

@@ -50,7 +50,7 @@ def test_metadata(model: Path, theirs: gguf.GGUFReader) -> None:
             assert file.metadata[key] == theirs.fields[key].contents(), key
 
 
-def test_every_tensor(model: Path, theirs: gguf.GGUFReader, cpu_device: metalane.Device) -> None:
+def test_every_tensor(model: Path, theirs: gguf.GGUFReader, device: metalane.Device) -> None:
     seen = set()
     with metalane.GgufFile(model) as file:
         assert file.tensor_names == [tensor.name for tensor in theirs.tensors]
@@ -59,7 +59,7 @@ def test_every_tensor(model: Path, theirs: gguf.GGUFReader, cpu_device: metalane
             seen.add(info.ggml_type.name)
             assert (int(info.ggml_type), info.ne) == (int(tensor.tensor_type), tuple(tensor.shape.tolist()))
             assert (info.byte_len, info.offset) == (tensor.n_bytes, tensor.data_offset)
-            buffer = file.load_tensor(tensor.name, cpu_device)
+            buffer = file.load_tensor(tensor.name, device)
             blocks = np.asarray(buffer)
             assert blocks.shape == tensor.data.shape
             assert np.array_equal(blocks.view(np.uint8), tensor.data.view(np.uint8))
@@ -77,7 +77,7 @@ def test_every_tensor(model: Path, theirs: gguf.GGUFReader, cpu_device: metalane
     assert seen == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}
 
 
-def test_products_with_weights_where_the_file_lies(model: Path, cpu_device: metalane.Device) -> None:
+def test_products_with_weights_where_the_file_lies(model: Path, device: metalane.Device) -> None:
     """One weight of each block type, by mat-vec and mat-mat, against float64."""
     rng = np.random.default_rng(0)
     seen = set()
@@ -88,14 +88,14 @@ def test_products_with_weights_where_the_file_lies(model: Path, cpu_device: meta
                 continue
             seen.add(info.ggml_type)
             n, k = info.shape
-            weight = file.load_tensor(name, cpu_device)
+            weight = file.load_tensor(name, device)
             values = file.load_tensor_f32(name).astype(np.float64)
             for m in (1, 33):
                 x = rng.standard_normal((m, k)).astype(np.float32)
-                output = cpu_device.zeros((m, n), np.float32)
+                output = device.zeros((m, n), np.float32)
                 params = metalane.GgmlQuantizedMatmulParams(m, n, k, info.ggml_type)
-                with cpu_device.command_encoder() as encoder:
-                    metalane.quantized_matmul_ggml(encoder, cpu_device.from_numpy(x), weight, output, params)
+                with device.command_encoder() as encoder:
+                    metalane.quantized_matmul_ggml(encoder, device.from_numpy(x), weight, output, params)
                 error = np.abs(output.numpy() - x.astype(np.float64) @ values.T)
                 assert (error <= 1e-6 * (np.abs(x) @ np.abs(values).T)).all(), (name, m)
     assert {kind.name for kind in seen} == {"Q4_K", "Q5_0", "Q6_K", "Q8_0"}

@@ -37,7 +37,7 @@ def write(folder: Path, made: list[File], stem: str = "model") -> Path:
     return folder / name(stem, 1, len(made))
 
 
-def test_parts_are_one_file(tmp_path: Path, cpu_device: metalane.Device) -> None:
+def test_parts_are_one_file(tmp_path: Path, device: metalane.Device) -> None:
     made = parts()
     made[2].entries += [entry("late", UINT32, 7), entry("general.architecture", STRING, "test")]
     made[1].entries.append(entry("general.alignment", UINT32, 64))
@@ -58,7 +58,7 @@ def test_parts_are_one_file(tmp_path: Path, cpu_device: metalane.Device) -> None
         for i in range(3):
             assert file.tensor_info(f"t{i}").part == i
             for values in (
-                file.load_tensor(f"t{i}", cpu_device).tolist(),
+                file.load_tensor(f"t{i}", device).tolist(),
                 file.load_tensor_f32(f"t{i}").tolist(),
                 file.numpy(f"t{i}").tolist(),
             ):

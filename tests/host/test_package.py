@@ -82,6 +82,7 @@ def test_type_checkers_see_the_package(tmp_path: Path) -> None:
     assert ":7: error:" in errors[0]
 
 
+@pytest.mark.linux
 def test_importing_starts_no_thread() -> None:
     # NumPy's BLAS has threads of its own: count what metalane adds.
     script = (
@@ -94,6 +95,7 @@ def test_importing_starts_no_thread() -> None:
     assert command(sys.executable, "-c", script).strip() == "0"
 
 
+@pytest.mark.linux
 def test_library_exports_only_its_own_names() -> None:
     (library,) = PACKAGE.glob("libmetalane.so*")
     assert library.name == "libmetalane.so." + ".".join(metalane.__version__.split(".")[:2])
@@ -134,6 +136,7 @@ def test_headers_of_the_wheel_compile_alone(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.linux
 def test_a_cpp_program_uses_the_installed_package(tmp_path: Path) -> None:
     directory = command(sys.executable, "-m", "metalane", "--cmake-dir").strip()
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -16,6 +16,7 @@ import pytest
 
 import metalane
 from counts import count
+from devices import KINDS
 
 ENDLESS = """
 #include <metal_stdlib>
@@ -88,6 +89,7 @@ def test_multiprocessing_fork_works_or_raises(cpu_device: metalane.Device, inher
         assert got == 3
 
 
+@pytest.mark.cpu
 def test_os_fork_with_work_in_flight_leaves_cleanly() -> None:
     said = succeeds("""
         device = metalane.Device("cpu")
@@ -124,7 +126,7 @@ def test_os_fork_with_work_in_flight_leaves_cleanly() -> None:
     assert said == "0"
 
 
-@pytest.mark.parametrize("kind", ["null", "cpu"])
+@pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_exit_with_live_objects_is_quiet(kind: str) -> None:
     succeeds(f"""
         device = metalane.Device({kind!r})
@@ -141,6 +143,7 @@ def test_exit_with_live_objects_is_quiet(kind: str) -> None:
     """)
 
 
+@pytest.mark.cpu
 def test_exit_with_an_endless_kernel_is_quick() -> None:
     start = time.monotonic()
     succeeds("""
@@ -151,6 +154,7 @@ def test_exit_with_an_endless_kernel_is_quick() -> None:
     assert time.monotonic() - start < 15
 
 
+@pytest.mark.cpu
 def test_exit_from_a_thread_that_waits() -> None:
     succeeds("""
         device = metalane.Device("cpu")
@@ -170,6 +174,7 @@ WAITS = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("wait", list(WAITS.values()), ids=list(WAITS))
 def test_ctrl_c_ends_a_wait_within_100_ms(wait: str) -> None:
     said = succeeds(f"""
@@ -227,10 +232,10 @@ def test_a_time_limit_fails_the_ticket_and_its_readers(cpu_device: metalane.Devi
     assert after.tolist() == [2, 2, 2, 2]
 
 
-def test_an_encoder_is_for_one_thread_at_a_time(cpu_device: metalane.Device) -> None:
+def test_an_encoder_is_for_one_thread_at_a_time(device: metalane.Device) -> None:
     """Of many threads that record into one encoder each call either counts or raises; nothing is lost between."""
-    encoder = cpu_device.command_encoder()
-    buffer = cpu_device.zeros(4, "f32")
+    encoder = device.command_encoder()
+    buffer = device.zeros(4, "f32")
     refused: list[metalane.ArgumentError] = []
     recorded: list[int] = []
 
@@ -255,7 +260,8 @@ def test_an_encoder_is_for_one_thread_at_a_time(cpu_device: metalane.Device) -> 
     encoder.commit_and_wait()
 
 
-@pytest.mark.parametrize("kind", ["null", "cpu"])
+@pytest.mark.linux
+@pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_memory_is_flat_over_many_launches(kind: str) -> None:
     device = metalane.Device(kind)
     buffers = [device.zeros(64, "f32") for _ in range(2)]
@@ -313,6 +319,8 @@ wait
 """
 
 
+@pytest.mark.cpu
+@pytest.mark.linux
 @pytest.mark.parametrize("way", ["pipeline", "dispatch", "kill", "other thread"])
 def test_an_end_while_a_kernel_compiles_leaves_nothing(tmp_path: Path, way: str) -> None:
     """Ctrl-C ends the wait for a compiler, death ends the process: what the compiler has started ends with it."""

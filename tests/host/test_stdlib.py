@@ -27,6 +27,7 @@ from ops.oracle.msl_real import (
     typed_cases,
 )
 
+pytestmark = [pytest.mark.cpu, pytest.mark.linux]
 ROOT = Path(__file__).resolve().parents[2]
 STDLIB = ROOT / "csrc" / "msl" / "stdlib"
 PROGRAMS = sorted((ROOT / "tests/cpp/stdlib").glob("test_*.cpp"))

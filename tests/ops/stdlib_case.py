@@ -77,9 +77,10 @@ class Batch:
         parameters += ["constant uint& n", "uint i [[thread_position_in_grid]]"]
         return "\n".join([*parts, f"kernel void {self.name}({', '.join(parameters)}) {{", *calls, "}", ""])
 
-    def run(self, arguments: Sequence[np.ndarray], math: str = "safe") -> dict[tuple[str, int], np.ndarray]:
+    def run(
+        self, device: metalane.Device, arguments: Sequence[np.ndarray], math: str = "safe"
+    ) -> dict[tuple[str, int], np.ndarray]:
         """What each expression gives in each width. Arguments are repeated up to a multiple of 12."""
-        device = metalane.Device("cpu")
         kernel = device.compile(self.source(), math=math)[self.name]
         count = arguments[0].size
         padded = [np.resize(a, -(-count // 12) * 12) for a in arguments]
@@ -119,15 +120,19 @@ def restored(values: np.ndarray, result: str) -> np.ndarray:
 
 
 def run_all(
+    device: metalane.Device,
     batches: dict[str, tuple[Batch, Sequence[np.ndarray]]],
 ) -> dict[str, dict[tuple[str, int], np.ndarray]]:
-    """Every batch on a device of its own, two at a time: each waits for the host's compiler."""
+    """Every batch, two at a time: each waits for the host's compiler."""
     with ThreadPoolExecutor(2) as pool:
-        waiting = {key: pool.submit(batch.run, arguments) for key, (batch, arguments) in batches.items()}
+        waiting = {
+            key: pool.submit(batch.run, device, arguments) for key, (batch, arguments) in batches.items()
+        }
         return {key: future.result() for key, future in waiting.items()}
 
 
 def run_kernel(
+    device: metalane.Device,
     name: str,
     prelude: str,
     inputs: dict[str, tuple[str, np.ndarray]],
@@ -138,7 +143,6 @@ def run_kernel(
     threads_per_threadgroup: int = 64,
     attributes: str = "uint i [[thread_position_in_grid]]",
     initial: Mapping[str, np.ndarray] = MappingProxyType({}),
-    device: metalane.Device | None = None,
 ) -> dict[str, np.ndarray]:
     """Runs the lines as a kernel's body. Inputs are (element type, array), outputs (count, element type).
 
@@ -148,7 +152,6 @@ def run_kernel(
     parameters += [f"device {t}* {v}" for v, (_, t) in outputs.items()]
     parameters += ["constant uint& n", attributes]
     body = "\n".join(f"  {line}" for line in lines)
-    device = device or metalane.Device("cpu")
     source = f"{HEADER}{prelude}\nkernel void {name}({', '.join(parameters)}) {{\n{body}\n}}\n"
     device.registry.register_source(name, source)
     buffers = {v: device.empty((count,), DTYPES[t]) for v, (count, t) in outputs.items()}

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from ops.stdlib_case import run_kernel
 
+import metalane
+
 THREADS, GROUP, WIDTH = 200, 80, 32  # threadgroups of 80, 80 and 40: simdgroups of 32, 32, 16 and of 32, 8
 
 Mask = np.ndarray
@@ -340,12 +342,13 @@ uint counted(uint limit) {
 
 
 @pytest.fixture(scope="module")
-def results() -> np.ndarray:
+def results(device: metalane.Device) -> np.ndarray:
     """Each case in a function of its own, all in one kernel."""
     parts = [case.prelude for case in CASES]
     parts += [f"uint case_{case.name}(uint lane) {{ uint s = 0; {case.lines} return s; }}" for case in CASES]
     calls = [f"out[{k} * n + i] = case_{case.name}(t % 32);" for k, case in enumerate(CASES)]
     got = run_kernel(
+        device,
         "active_lanes",
         "\n".join(parts),
         {},

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from ops.stdlib_case import run_kernel
 
+import metalane
 from counts import count
 
 THREADS, GROUP, WIDTH = 200, 80, 32  # threadgroups of 80, 80 and 40: simdgroups of 32, 32, 16 and of 32, 8
@@ -248,10 +249,11 @@ def simdgroups() -> list[slice]:
     return found
 
 
-def check_batch(first: int) -> None:
+def check_batch(device: metalane.Device, first: int) -> None:
     programs = [Program(first + k, random.Random(first + k)) for k in range(BATCH)]
     calls = [f"out[{k} * n + i] = {p.name}_f{len(p.bodies) - 1}(t % 32);" for k, p in enumerate(programs)]
     got = run_kernel(
+        device,
         f"random_programs_{first}",
         "\n".join(program.text for program in programs),
         {},
@@ -268,7 +270,7 @@ def check_batch(first: int) -> None:
             np.testing.assert_array_equal(row[threads], expected, f"{threads}:\n{program.text}")
 
 
-def test_random_programs() -> None:
+def test_random_programs(device: metalane.Device) -> None:
     with np.errstate(over="ignore"):
         for batch in range(count("active_lanes_random") // BATCH):
-            check_batch(batch * BATCH)
+            check_batch(device, batch * BATCH)

@@ -11,6 +11,7 @@ import pytest
 from ops.dflash2_case import BF16, OUTPUTS, shapes
 
 import metalane
+from devices import KINDS
 from metalane import f32, u32
 
 LANES, ROWS, VOCABULARY = 2, 4, 40
@@ -34,7 +35,7 @@ VERIFY_PARAMS = {
 }
 
 
-@pytest.fixture(params=["null", "cpu"])
+@pytest.fixture(params=["null", *KINDS])
 def device(request: pytest.FixtureRequest) -> metalane.Device:
     return metalane.Device(request.param)
 

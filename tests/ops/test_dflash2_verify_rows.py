@@ -12,17 +12,12 @@ from ops.oracle import dflash2 as oracle
 
 import metalane
 from counts import count
-
-KERNELS = ["native", "shader"]
-if any(info.kind == "metal" for info in metalane.devices()):
-    KERNELS.append("metal")
+from devices import operator_devices
 
 
-@pytest.fixture(params=KERNELS, scope="module")
+@pytest.fixture(params=operator_devices("native", "shader"), scope="module")
 def device(request: pytest.FixtureRequest) -> metalane.Device:
-    if request.param == "metal":
-        return metalane.Device("metal")
-    return metalane.Device("cpu", kernels=request.param)
+    return metalane.Device(*request.param)
 
 
 def make_params(costs: np.ndarray, lanes: int, rows: int, **given: Any) -> metalane.DFlash2VerifyRowsParams:

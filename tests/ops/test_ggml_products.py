@@ -28,8 +28,8 @@ ALGORITHMS = ["mv", "mm", "mm_simd"]
 
 
 @pytest.fixture(scope="module")
-def device() -> metalane.Device:
-    return metalane.Device("cpu", kernels="shader")
+def device(device_kind: str) -> metalane.Device:
+    return metalane.Device(device_kind, "shader")
 
 
 def multiply(
@@ -250,7 +250,7 @@ def test_wrong_arguments_name_what_is_wrong(device: metalane.Device) -> None:
         frozen.flags.writeable = False
         call(x, w, device.wrap(frozen), good)
     with pytest.raises(metalane.ArgumentError, match="weight.*another device"):
-        call(x, metalane.Device("cpu").zeros(252, np.uint8), y, good)
+        call(x, metalane.Device(device.kind).zeros(252, np.uint8), y, good)
     with pytest.raises(metalane.ArgumentError, match="algorithm.*auto, mv, mm or mm_simd"):
         call(x, w, y, good, "simd")
     for place, (name, kind) in enumerate([("input", "Buffer"), ("weight", "Buffer"), ("output", "Buffer")]):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import metalane
+from devices import operator_devices
 from metalane.ops import ggml
 
 QK_K = 256
@@ -17,9 +18,9 @@ BLOCK_BYTES = 84
 Q2_K = metalane.GgmlType.Q2_K
 
 
-@pytest.fixture(scope="module", params=["auto", "shader"])
+@pytest.fixture(scope="module", params=operator_devices("auto", "shader"))
 def device(request: pytest.FixtureRequest) -> metalane.Device:
-    return metalane.Device("cpu", kernels=request.param)
+    return metalane.Device(*request.param)
 
 
 def block(seed: int) -> bytes:

@@ -9,6 +9,8 @@ from ops.ggml_case import TYPES, block_size, number, random_weight
 import metalane
 from metalane.ops import ggml
 
+pytestmark = [pytest.mark.cpu, pytest.mark.linux]
+
 
 @pytest.fixture(scope="module")
 def device() -> metalane.Device:

@@ -378,13 +378,13 @@ def with_sources(device: metalane.Device) -> metalane.Device:
 
 
 @pytest.fixture(scope="module")
-def device() -> metalane.Device:
-    return with_sources(metalane.Device("cpu"))
+def device(device_kind) -> metalane.Device:
+    return with_sources(metalane.Device(device_kind))
 
 
 @cache
-def plain_device() -> metalane.Device:
-    return with_sources(metalane.Device("cpu", check=False))
+def plain_device(kind) -> metalane.Device:
+    return with_sources(metalane.Device(kind, check=False))
 
 
 def run(device, kernel, args, outputs, **launch):
@@ -472,7 +472,7 @@ def test_strided_floor_modulo(device, dtype):
 @pytest.mark.parametrize("threads", [1, 32, 100, 256])
 def test_largest(device, dtype, threads):
     if dtype == np.int64 and threads % 32:  # shuffles ask for lanes that a short simdgroup has not
-        device = plain_device()
+        device = plain_device(device.kind)
     rng = np.random.default_rng(threads)
     x = (rng.standard_normal(1003) * 1e4).astype(dtype)
     if dtype == np.int64:

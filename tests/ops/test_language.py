@@ -439,8 +439,8 @@ OUTSIDE_KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def device() -> metalane.Device:
-    device = metalane.Device("cpu")
+def device(device_kind: str) -> metalane.Device:
+    device = metalane.Device(device_kind)
     for name, source in {
         "records": RECORDS,
         "declarations": DECLARATIONS,
@@ -722,8 +722,8 @@ def test_others_beside_what_is_outside_run(device):
     ],
     ids=["kernel", "macro", "template in a header"],
 )
-def test_errors_of_the_compiler_point_into_the_source(text, place, shown):
-    device = metalane.Device("cpu")
+def test_errors_of_the_compiler_point_into_the_source(device_kind, text, place, shown):
+    device = metalane.Device(device_kind)
     device.registry.register_header(
         "part.h", "template <typename T>\ninline T part(device T* p) {\n  return p->none;\n}\n"
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import metalane
-
 # What these kernels do is what the checker warns of.
 pytestmark = pytest.mark.metalane_check(allow="lockstep same-value")
 
@@ -85,8 +83,8 @@ kernel void matrices(device const float* x, device float* y, uint lane [[thread_
 
 
 @pytest.fixture(scope="module")
-def kernels():
-    return metalane.Device("cpu").compile(SOURCE)
+def kernels(device):
+    return device.compile(SOURCE)
 
 
 def poisoned(count):

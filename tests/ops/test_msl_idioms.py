@@ -82,11 +82,6 @@ kernel void lanes_take(device bool* out) {
 
 
 @pytest.fixture(scope="module")
-def device():
-    return metalane.Device("cpu")
-
-
-@pytest.fixture(scope="module")
 def keyed(device):
     return device.compile(KEYED, name="keyed")
 

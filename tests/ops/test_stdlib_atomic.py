@@ -12,6 +12,8 @@ from ops.oracle.msl_integer import Integer
 from ops.oracle.msl_real import DTYPES
 from ops.stdlib_case import run_kernel
 
+import metalane
+
 GROUPS, GROUP = 60, 128
 N = GROUPS * GROUP
 ATTRIBUTES = (
@@ -43,7 +45,7 @@ def start(name: str, dtype: str) -> int:
 
 @pytest.mark.parametrize("space", ["device", "threadgroup"])
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_fetch(dtype: str, space: str) -> None:
+def test_fetch(device: metalane.Device, dtype: str, space: str) -> None:
     """The final value is the operation over all operands, in any order; each thread sees a value of some order."""
     names = list(FETCHES)
     values = operands(dtype)
@@ -66,6 +68,7 @@ def test_fetch(dtype: str, space: str) -> None:
         lines.append("threadgroup_barrier(mem_flags::mem_threadgroup);")
         lines.append("if (owns) finals[place] = atomic_load_explicit(&objects[own], memory_order_relaxed);")
     got = run_kernel(
+        device,
         f"fetch_{space}_{dtype}",
         "",
         {"values": (dtype, values)},
@@ -91,7 +94,7 @@ def test_fetch(dtype: str, space: str) -> None:
                 assert sorted([*olds, exact]) == sorted([start(name, dtype), *after]), name
 
 
-def test_tickets_are_unique() -> None:
+def test_tickets_are_unique(device: metalane.Device) -> None:
     """fetch_add hands out each number once; a struct's member, a volatile pointer and an order of each kind."""
     prelude = "struct Counters { uint before; atomic_uint next; atomic_int left; };\n"
     lines = [
@@ -101,6 +104,7 @@ def test_tickets_are_unique() -> None:
         "lefts[i] = atomic_fetch_sub_explicit(&c->left, 1, memory_order_seq_cst);",
     ]
     got = run_kernel(
+        device,
         "tickets",
         prelude,
         {},
@@ -120,7 +124,7 @@ EXCHANGED = ("int", "uint", "float", "long", "ulong")
 
 
 @pytest.mark.parametrize("dtype", EXCHANGED)
-def test_exchange_and_compare_exchange(dtype: str) -> None:
+def test_exchange_and_compare_exchange(device: metalane.Device, dtype: str) -> None:
     """exchange loses and doubles nothing; a loop of compare_exchange counts exactly, and a failure tells why."""
     lines = [
         f"device atomic<{dtype}>* a = (device atomic<{dtype}>*)objects;",
@@ -135,6 +139,7 @@ def test_exchange_and_compare_exchange(dtype: str) -> None:
         "loads[i] = atomic_load_explicit(&a[3], memory_order_acquire);",
     ]
     got = run_kernel(
+        device,
         f"exchange_{dtype}",
         "",
         {},
@@ -150,7 +155,7 @@ def test_exchange_and_compare_exchange(dtype: str) -> None:
     assert (got["failures"] == 5).all() and (got["loads"] == 77).all()
 
 
-def test_float_sums() -> None:
+def test_float_sums(device: metalane.Device) -> None:
     """fetch_add and fetch_sub of float, in both memories: sums of whole numbers come out exactly."""
     lines = [
         "threadgroup atomic_float shared;",
@@ -164,6 +169,7 @@ def test_float_sums() -> None:
         "if (t == 0) parts[g] = atomic_load_explicit(&shared, memory_order_relaxed);",
     ]
     got = run_kernel(
+        device,
         "float_sums",
         "",
         {},
@@ -178,7 +184,7 @@ def test_float_sums() -> None:
     assert (got["parts"] == GROUP * (GROUP - 1) // 2).all()
 
 
-def test_flags_and_extremes() -> None:
+def test_flags_and_extremes(device: metalane.Device) -> None:
     """atomic_bool; and atomic_max_explicit and atomic_min_explicit of ulong, which return nothing."""
     lines = [
         "device atomic_bool* flags = (device atomic_bool*)bools;",
@@ -193,6 +199,7 @@ def test_flags_and_extremes() -> None:
         "read[i] = atomic_load_explicit(&flags[3], memory_order_relaxed);",
     ]
     got = run_kernel(
+        device,
         "flags",
         "",
         {},
@@ -208,7 +215,7 @@ def test_flags_and_extremes() -> None:
 
 
 @pytest.mark.parametrize("order", ["acq_rel", "seq_cst"])
-def test_last_threadgroup_sees_the_others(order: str) -> None:
+def test_last_threadgroup_sees_the_others(device: metalane.Device, order: str) -> None:
     """Partial results, a fence, a counter: the threadgroup that counts last adds up what all have written."""
     lines = [
         "threadgroup bool is_last;",
@@ -225,6 +232,7 @@ def test_last_threadgroup_sees_the_others(order: str) -> None:
     ]
     for _ in range(20):
         got = run_kernel(
+            device,
             f"last_group_{order}",
             "",
             {},

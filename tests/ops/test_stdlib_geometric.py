@@ -9,6 +9,8 @@ import pytest
 from ops.oracle.msl_real import DTYPES, PRECISION, REAL, float64
 from ops.stdlib_case import run_kernel
 
+import metalane
+
 ROWS = 500
 SCALARS = ("dot", "length", "length_squared", "distance", "distance_squared")
 VECTORS = ("normalize", "faceforward", "reflect", "refract", "refract_out", "cross")
@@ -42,7 +44,7 @@ void geometry(device const T* xs, device const T* ys, device const T* us, device
 
 
 @pytest.fixture(scope="module")
-def geometry() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def geometry(device: metalane.Device) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """x and y of everyday size, and for each N unit vectors u and v."""
     generator = np.random.default_rng(11)
     base = generator.standard_normal((4, ROWS, 4)) * np.array([3, 3, 1, 1])[:, None, None]
@@ -61,7 +63,7 @@ def geometry() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         for slot, size in enumerate((2, 3, 4)):
             places = f"scalars_{t} + {slot * len(SCALARS)} * n, vectors_{t} + {slot * len(VECTORS) * 4} * n"
             calls.append(f"geometry<{t}, {size}>(x_{t}, y_{t}, u{size}_{t}, v{size}_{t}, {places}, n, i);")
-    got = run_kernel("geometry", GEOMETRY, inputs, outputs, calls, threads=ROWS)
+    got = run_kernel(device, "geometry", GEOMETRY, inputs, outputs, calls, threads=ROWS)
     return {k: float64(v) for k, (_, v) in inputs.items()}, got
 
 
@@ -124,12 +126,14 @@ NAMESPACED = "cross(x, y);distance(x, y);distance_squared(x, y);dot(x, y);facefo
 NAMESPACED += ";length_squared(x);normalize(x);reflect(x, y);refract(normalize(x), normalize(y), 0.5f)"
 
 
-def test_namespaces() -> None:
+def test_namespaces(device: metalane.Device) -> None:
     """precise:: and fast:: give what the plain functions give."""
     calls = ["float3 x = float3(1, 2, 3), y = float3(-4, 5, 0.5), z = float3(0.25, -1, 2); float3 v = 0;"]
     texts = [f"{space}::{text}" for space in ("precise", "fast") for text in NAMESPACED.split(";")]
     calls += [f"v = {t}; v -= {t.split('::')[1]}; out[{k}] = all(v == 0);" for k, t in enumerate(texts)]
-    got = run_kernel("geometric_names", "", {}, {"out": (len(texts), "uchar")}, calls, threads=1)["out"]
+    got = run_kernel(device, "geometric_names", "", {}, {"out": (len(texts), "uchar")}, calls, threads=1)[
+        "out"
+    ]
     assert [t for t, same in zip(texts, got, strict=True) if same != 1] == []
 
 
@@ -227,7 +231,7 @@ def matrix_results(values: np.ndarray) -> list[float]:
 
 
 @pytest.mark.parametrize("dtype", ["float", "half"])
-def test_matrices(dtype: str) -> None:
+def test_matrices(device: metalane.Device, dtype: str) -> None:
     """All shapes, on integers small enough for every result to be exact in half."""
     values = np.random.default_rng(3).integers(-3, 4, 36).astype(np.float64)
     expected = matrix_results(values)
@@ -237,6 +241,7 @@ def test_matrices(dtype: str) -> None:
     calls.append(f"{dtype}4 v = get_vector<{dtype}, 4>(in);")
     calls += [f"put(out, at, {text.format(t=dtype)});" for text in CONSTRUCTED]
     got = run_kernel(
+        device,
         f"matrices_{dtype}",
         MATRICES,
         {"in": (dtype, values.astype(DTYPES[dtype]))},
@@ -247,14 +252,14 @@ def test_matrices(dtype: str) -> None:
     np.testing.assert_array_equal(float64(got), expected)
 
 
-def test_matrices_round_little() -> None:
+def test_matrices_round_little(device: metalane.Device) -> None:
     """Products and determinants of random reals, relative to the sum of the terms' sizes."""
     x = np.random.default_rng(9).standard_normal(36).astype(np.float32)
     calls = [
         "uint at = 0; square<float, 4>(in, out, at); put(out, at, float2x4(half2x4(get<float, 2, 4>(in, 0))));"
     ]
     got = run_kernel(
-        "matrices_real", MATRICES, {"in": ("float", x)}, {"out": (25, "float")}, calls, threads=1
+        device, "matrices_real", MATRICES, {"in": ("float", x)}, {"out": (25, "float")}, calls, threads=1
     )["out"]
     a = by_columns(float64(x), 4, 4)
     terms = [np.prod([abs(a[r, c]) for c, r in enumerate(p)]) for p in itertools.permutations(range(4))]
@@ -268,7 +273,7 @@ def test_matrices_round_little() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_bool_vectors(size: int) -> None:
+def test_bool_vectors(device: metalane.Device, size: int) -> None:
     """any, all, !, &&, ||, ==, != and select over every pair of bool vectors."""
     patterns = list(itertools.product([False, True], repeat=size))
     pairs = list(itertools.product(patterns, repeat=2))
@@ -289,7 +294,13 @@ def test_bool_vectors(size: int) -> None:
     outputs = {"any_out": (n, "uchar"), "all_out": (n, "uchar"), "whole": (n, "uchar"), "scalar": (n, "int")}
     outputs |= dict.fromkeys(vectors, (n * size, "uchar")) | {"chosen": (n * size, "int")}
     got = run_kernel(
-        f"bools_{size}", "", {"xs": ("uchar", flat[0]), "ys": ("uchar", flat[1])}, outputs, calls, threads=n
+        device,
+        f"bools_{size}",
+        "",
+        {"xs": ("uchar", flat[0]), "ys": ("uchar", flat[1])},
+        outputs,
+        calls,
+        threads=n,
     )
     x, y = (f.reshape(n, size).astype(bool) for f in flat)
     assert np.array_equal(got["any_out"], x.any(1)) and np.array_equal(got["all_out"], x.all(1))

@@ -9,6 +9,8 @@ from ops.oracle.msl_integer import INTEGERS, Integer
 from ops.oracle.msl_real import DTYPES, Case
 from ops.stdlib_case import Batch, Expression, run_all
 
+import metalane
+
 Results = dict[str, dict[tuple[str, int], np.ndarray]]
 
 CASES = [(t, case) for t in INTEGERS for case in Integer(t).cases()]
@@ -24,12 +26,12 @@ def given(dtype: str) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def results() -> Results:
+def results(device: metalane.Device) -> Results:
     batches = {}
     for t in INTEGERS:
         expressions = [Expression(c.name, c.expression, c.result or t, widths(t)) for c in Integer(t).cases()]
         batches[t] = (Batch(f"integer_{t}", (t, t, t), tuple(expressions)), given(t))
-    return run_all(batches)
+    return run_all(device, batches)
 
 
 @pytest.mark.parametrize(("dtype", "case"), CASES, ids=[f"{t}-{c.name}" for t, c in CASES])

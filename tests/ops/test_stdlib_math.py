@@ -24,6 +24,8 @@ from ops.oracle.msl_real import (
 )
 from ops.stdlib_case import Batch, Expression, run_all
 
+import metalane
+
 Results = dict[str, dict[tuple[str, int], np.ndarray]]
 
 CASES = {
@@ -69,8 +71,8 @@ def given(key: str) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def results() -> Results:
-    return run_all({key: (batch(*split(key)), given(key)) for key in CASES})
+def results(device: metalane.Device) -> Results:
+    return run_all(device, {key: (batch(*split(key)), given(key)) for key in CASES})
 
 
 def split(key: str) -> tuple[str, int]:
@@ -118,13 +120,15 @@ def test_fma(results: Results, dtype: str) -> None:
             assert np.array_equal(bit_pattern(results[key][name, width]), bit_pattern(got)), (name, width)
 
 
-def test_fast_math() -> None:
+def test_fast_math(device: metalane.Device) -> None:
     """Compiled with fast math, functions of float keep their bounds; what is made of operators may contract."""
     made_of_operators = {"mix", "smoothstep"}
     for key in ("float_1", "float_3"):
         cases = [c for c in CASES[key] if not c.result and c.name not in made_of_operators]
         expressions = tuple(Expression(c.name, c.expression, "float", (1,)) for c in cases)
-        fast = Batch(f"fast_{key}", ("float",) * split(key)[1], expressions, PRELUDE).run(given(key), "fast")
+        fast = Batch(f"fast_{key}", ("float",) * split(key)[1], expressions, PRELUDE).run(
+            device, given(key), "fast"
+        )
         for case in cases:
             with np.errstate(all="ignore"):
                 exact = case.oracle(*map(float64, given(key)[: case.arity]))

@@ -10,6 +10,8 @@ import pytest
 from ops.oracle.msl_real import DTYPES, edges, error_in_ulps, float64
 from ops.stdlib_case import run_kernel
 
+import metalane
+
 # Field widths from the lowest bit up, for each format.
 FORMATS = {
     "unorm4x8": (8, 8, 8, 8),
@@ -60,7 +62,7 @@ def fields(words: np.ndarray, name: str) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def packed() -> dict[str, np.ndarray]:
+def packed(device: metalane.Device) -> dict[str, np.ndarray]:
     columns = {t: inputs(t) for t in SOURCES}
     n = columns["float"].size
     columns["half"] = np.resize(columns["half"], n)
@@ -72,7 +74,7 @@ def packed() -> dict[str, np.ndarray]:
             outputs[f"{t}_{name}"] = (n // size, WORDS[name])
             calls.append(f"if (i < n / {size}) {t}_{name}[i] = pack_{t}_to_{name}({t}{size}({parts}));")
     return columns | run_kernel(
-        "packing", "", {f"in_{t}": (t, columns[t]) for t in SOURCES}, outputs, calls, threads=n
+        device, "packing", "", {f"in_{t}": (t, columns[t]) for t in SOURCES}, outputs, calls, threads=n
     )
 
 
@@ -107,7 +109,7 @@ UNPACK["unpack_unorm4x8_srgb_to_"] = "srgb_unorm4x8"
 
 
 @pytest.fixture(scope="module")
-def unpacked() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def unpacked(device: metalane.Device) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Words in which every field of up to 16 bits takes all its values."""
     n = 1 << 16
     low = np.arange(n, dtype=np.uint32)
@@ -117,7 +119,7 @@ def unpacked() -> tuple[np.ndarray, dict[str, np.ndarray]]:
         for function, name in UNPACK.items():
             outputs[f"{t}_{name}"] = (n * len(FORMATS[name]), t)
             calls.append(f"store({t}_{name}, i, {function}{t}({WORDS[name]}(words[i])));")
-    return words, run_kernel("unpacking", "", {"words": ("uint", words)}, outputs, calls, threads=n)
+    return words, run_kernel(device, "unpacking", "", {"words": ("uint", words)}, outputs, calls, threads=n)
 
 
 def value_of(field: int, name: str, bits: int) -> float:

@@ -166,7 +166,9 @@ def inputs(name: str) -> np.ndarray:
 PATTERNS = {"all": 0xFFFFFFFF, "odd": 0xAAAAAAAA, "low": 0x0000FFFF, "scattered": 0x8F13C0D5}
 
 
-def run_types(number: int, types: Sequence[str], pattern: int) -> dict[str, np.ndarray]:
+def run_types(
+    device: metalane.Device, number: int, types: Sequence[str], pattern: int
+) -> dict[str, np.ndarray]:
     """All operations of these types in one kernel: for each type [operation, thread, component]."""
     count = len(ALL) + len(ALL_BITWISE)
     offset, calls, places = 0, ["uint lane = t % 32;"], {}
@@ -184,8 +186,8 @@ def run_types(number: int, types: Sequence[str], pattern: int) -> dict[str, np.n
             f"(device {element}*)(out + {offset}), {stride}, i, lane);"
         )
         offset += -(-count * stride * DTYPES[element].itemsize // 32) * 32
-    # Lanes ask for values of lanes that take no part: the checker would say so.
     got = run_kernel(
+        device,
         f"simd_functions_{number}",
         source(),
         {"in": ("uchar", np.concatenate(packed)), "pattern": ("uint", np.array([pattern], np.uint32))},
@@ -194,7 +196,6 @@ def run_types(number: int, types: Sequence[str], pattern: int) -> dict[str, np.n
         threads=THREADS,
         threads_per_threadgroup=GROUP,
         attributes="uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]]",
-        device=metalane.Device("cpu", check=False),
     )["out"]
     views = {}
     for name in types:
@@ -206,10 +207,12 @@ def run_types(number: int, types: Sequence[str], pattern: int) -> dict[str, np.n
 
 
 @pytest.fixture(scope="module", params=PATTERNS)
-def results(request: pytest.FixtureRequest) -> tuple[int, dict[str, np.ndarray]]:
+def results(device_kind: str, request: pytest.FixtureRequest) -> tuple[int, dict[str, np.ndarray]]:
     pattern = PATTERNS[request.param]
+    # Lanes ask for values of lanes that take no part: the checker would say so.
+    device = metalane.Device(device_kind, check=False)
     with ThreadPoolExecutor(2) as pool:  # each waits for the host's compiler
-        halves = pool.map(lambda n: run_types(n, TYPES[n::2], pattern), (0, 1))
+        halves = pool.map(lambda n: run_types(device, n, TYPES[n::2], pattern), (0, 1))
         return pattern, {name: values for half in halves for name, values in half.items()}
 
 
@@ -277,7 +280,7 @@ VOTES = {
 
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 @pytest.mark.parametrize("condition", ["random", "true", "false"])
-def test_votes(pattern: int, condition: str) -> None:
+def test_votes(device: metalane.Device, pattern: int, condition: str) -> None:
     generator = np.random.default_rng(1)
     c = {"random": generator.integers(0, 2, THREADS), "true": np.ones(THREADS), "false": np.zeros(THREADS)}[
         condition
@@ -285,6 +288,7 @@ def test_votes(pattern: int, condition: str) -> None:
     calls = ["bool c = cs[i] != 0;", "if ((pattern[0] >> (t % 32)) & 1) {"]
     calls += [f"  out[{k} * n + i] = {call};" for k, call in enumerate(VOTES)]
     got = run_kernel(
+        device,
         "votes",
         "",
         {"cs": ("uchar", c.astype(np.uint8)), "pattern": ("uint", np.array([pattern], np.uint32))},
@@ -319,10 +323,11 @@ DIVERGENT = [
 ]
 
 
-def test_divergence() -> None:
+def test_divergence(device: metalane.Device) -> None:
     """Loops of different length, switches, nested branches, breaks: who meets at a call, and that all meet again."""
     outputs = ("loops", "branches", "nested", "together", "breaks")
     got = run_kernel(
+        device,
         "divergence",
         "",
         {},

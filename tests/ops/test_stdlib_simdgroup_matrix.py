@@ -7,6 +7,8 @@ import pytest
 from ops.oracle.msl_real import DTYPES, REAL, float64
 from ops.stdlib_case import POISON, run_kernel
 
+import metalane
+
 SIMDGROUPS = 3
 THREADS = 32 * SIMDGROUPS
 STRIDE = 13  # elements a row of memory, more than a matrix has
@@ -32,7 +34,7 @@ def test_layout_is_a_permutation() -> None:
 
 
 @pytest.mark.parametrize("dtype", REAL)
-def test_memory(dtype: str) -> None:
+def test_memory(device: metalane.Device, dtype: str) -> None:
     """Loads and stores with stride, origin and transposition, from device and threadgroup memory."""
     rows = 12
     memory = np.random.default_rng(4).integers(-99, 100, (SIMDGROUPS, rows, STRIDE)).astype(DTYPES[dtype])
@@ -69,6 +71,7 @@ def test_memory(dtype: str) -> None:
     lines += [barrier, f"simdgroup_store(m, shared, {STRIDE}, ulong2(5, 4));", barrier]
     lines.append(f"for (uint k = lane; k < {size}; k += 32) copied[s * {size} + k] = shared[k];")
     got = run_kernel(
+        device,
         f"matrix_memory_{dtype}",
         "",
         {"ins": (dtype, memory.ravel())},
@@ -102,7 +105,7 @@ def test_memory(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", REAL)
-def test_making(dtype: str) -> None:
+def test_making(device: metalane.Device, dtype: str) -> None:
     """Filled and diagonal matrices, elements written by their lanes, copies."""
     matrix = f"simdgroup_matrix<{dtype}, 8, 8>"
     lines = [
@@ -114,6 +117,7 @@ def test_making(dtype: str) -> None:
         "simdgroup_store(c, out + 192); simdgroup_store(g, out + 256);",
     ]
     got = run_kernel(
+        device,
         f"matrix_making_{dtype}",
         "",
         {},
@@ -144,7 +148,7 @@ MIXES = [
 ]
 
 
-def test_products() -> None:
+def test_products(device: metalane.Device) -> None:
     """multiply and multiply_accumulate, also into an operand; whole numbers exactly, reals within their roundings."""
     generator = np.random.default_rng(6)
     whole = generator.integers(-4, 5, (3, 8, 8)).astype(np.float64)
@@ -168,6 +172,7 @@ def test_products() -> None:
                 "simdgroup_multiply(q, q, q); simdgroup_store(q, out + 192); }",
             ]
     got = run_kernel(
+        device,
         "matrix_products",
         "",
         inputs,

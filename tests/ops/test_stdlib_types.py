@@ -13,6 +13,8 @@ from ops.oracle.msl_integer import Integer
 from ops.oracle.msl_real import DTYPES, REAL, bit_pattern, edges, float64
 from ops.stdlib_case import run_kernel
 
+import metalane
+
 TYPES = tuple(DTYPES)
 STORED = {t: "uchar" if t == "bool" else t for t in TYPES}
 
@@ -67,7 +69,7 @@ def converted(values: np.ndarray, source: str, target: str) -> np.ndarray:
     return np.array([Integer(target).wrap(int(v)) for v in numbers], DTYPES[target])
 
 
-def test_conversions() -> None:
+def test_conversions(device: metalane.Device) -> None:
     """Scalars and vectors of every type to every other: to reals the nearest, ties to even; to integers truncated."""
     inputs = {t: np.resize(convertible(t), 96 * 2) for t in TYPES}
     n = 96 * 2
@@ -78,6 +80,7 @@ def test_conversions() -> None:
     ]
     outputs = {d: (4 * n * len(TYPES), STORED[d]) for d in TYPES}
     got = run_kernel(
+        device,
         "conversions",
         CONVERT,
         {f"in_{t}": (STORED[t], inputs[t]) for t in TYPES},
@@ -97,7 +100,7 @@ def bytes_of(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).view(np.uint8)
 
 
-def test_rounding_of_half_and_bfloat() -> None:
+def test_rounding_of_half_and_bfloat(device: metalane.Device) -> None:
     """float to half and bfloat: every tie, its neighbours, overflow, subnormals, infinities and NaN."""
     values = []
     for short in ("half", "bfloat"):
@@ -108,6 +111,7 @@ def test_rounding_of_half_and_bfloat() -> None:
     values.append(edges("float"))
     x = np.concatenate(values).astype(np.float32)
     got = run_kernel(
+        device,
         "rounding",
         "",
         {"x": ("float", x)},
@@ -143,7 +147,7 @@ TAKE = "".join(
 
 
 @pytest.mark.parametrize("kind", ["vec", "packed"])
-def test_swizzles(kind: str) -> None:
+def test_swizzles(device: metalane.Device, kind: str) -> None:
     """All swizzles of vectors of 2, 3 and 4 as values (packed: a share), all without repetition as targets."""
     body, expected = [], []
     for size in (2, 3, 4):
@@ -171,6 +175,7 @@ def test_swizzles(kind: str) -> None:
         for k, text in enumerate(body)
     ]
     got = run_kernel(
+        device,
         f"swizzles_{kind}",
         TAKE + "".join(functions),
         {"in": ("uint", np.array([11, 22, 33, 44], np.uint32))},
@@ -202,7 +207,7 @@ CONSTRUCTORS = {
 }
 
 
-def test_constructors() -> None:
+def test_constructors(device: metalane.Device) -> None:
     """Every grouping of scalars and vectors, in every real and integer type; one scalar fills all components."""
     types = [t for t in TYPES if t != "bool"]
     body = ["template <typename T> void build(device T* out, T s0, T s1, T s2, T s3) {"]
@@ -218,6 +223,7 @@ def test_constructors() -> None:
         count += 1
     body.append("}")
     got = run_kernel(
+        device,
         "constructors",
         "\n".join(body),
         {},
@@ -237,7 +243,7 @@ def test_constructors() -> None:
 # ---------------------------------------------------------------------------------------- layout, as_type
 
 
-def test_sizes_and_alignments() -> None:
+def test_sizes_and_alignments(device: metalane.Device) -> None:
     rows, expected = [], []
     for t in TYPES:
         nbytes = DTYPES[t].itemsize
@@ -257,12 +263,12 @@ def test_sizes_and_alignments() -> None:
     rows += ["array<float, 5>", "array<uchar3, 3>", "simdgroup_float8x8"]
     expected += [(20, 4), (12, 4), (8, 8)]
     calls = [f"out[{2 * k}] = sizeof({t}); out[{2 * k + 1}] = alignof({t});" for k, t in enumerate(rows)]
-    got = run_kernel("layouts", "", {}, {"out": (2 * len(rows), "uint")}, calls, threads=1)["out"]
+    got = run_kernel(device, "layouts", "", {}, {"out": (2 * len(rows), "uint")}, calls, threads=1)["out"]
     measured = list(zip(got[::2].tolist(), got[1::2].tolist(), strict=True))
     assert [(r, m) for r, m, e in zip(rows, measured, expected, strict=True) if m != e] == []
 
 
-def test_packed_vectors_lie_side_by_side() -> None:
+def test_packed_vectors_lie_side_by_side(device: metalane.Device) -> None:
     """Arrays of packed vectors in device memory are the components one after another, loaded and stored."""
     types = [t for t in TYPES if t != "bool"]
     generator = np.random.default_rng(0)
@@ -276,6 +282,7 @@ def test_packed_vectors_lie_side_by_side() -> None:
                 f" ((device packed_{t}{size}*)(out_{t} + 24 * {slot}))[k] = v + {t}{size}({t}(1)); }}"
             )
     got = run_kernel(
+        device,
         "packed",
         "",
         {f"in_{t}": (t, inputs[t]) for t in types},
@@ -297,7 +304,7 @@ AS_TYPES = {
 }
 
 
-def test_as_type() -> None:
+def test_as_type(device: metalane.Device) -> None:
     """Between all types of one size the bytes stay, those of NaNs too."""
     pairs = [(n, a, b) for n, names in AS_TYPES.items() for a in names for b in names]
     given = np.random.default_rng(5).integers(0, 256, 32, np.uint8)
@@ -309,7 +316,13 @@ template <typename To, typename From> void pass(device const uchar* in, device u
 """
     calls = [f"pass<{b}, {a}>(in, out + 32 * {k});" for k, (_, a, b) in enumerate(pairs)]
     got = run_kernel(
-        "as_type", prelude, {"in": ("uchar", given)}, {"out": (32 * len(pairs), "uchar")}, calls, threads=1
+        device,
+        "as_type",
+        prelude,
+        {"in": ("uchar", given)},
+        {"out": (32 * len(pairs), "uchar")},
+        calls,
+        threads=1,
     )
     rows = got["out"].reshape(-1, 32)
     wrong = [
@@ -370,7 +383,7 @@ def limits_of(t: str) -> tuple[list[int], list[float]]:
     return [int(f) for f in flags], [high, kind.low, kind.low, 0, 0, 0, 0, 0, 0]
 
 
-def test_numeric_limits() -> None:
+def test_numeric_limits(device: metalane.Device) -> None:
     """Every member for every type; the values of reals by their bits, so that subnormals and NaN are seen."""
     flags, values = FLAGS.split(), VALUES.split()
     prelude = ["template <typename T, typename O> void limits(device int* flags, device O* values) {"]
@@ -379,7 +392,7 @@ def test_numeric_limits() -> None:
     calls = [f"limits<{t}>(flags + {len(flags) * k}, values_{t});" for k, t in enumerate(TYPES)]
     outputs = {"flags": (len(flags) * len(TYPES), "int")}
     outputs.update({f"values_{t}": (len(values), STORED[t]) for t in TYPES})
-    got = run_kernel("limits", "\n".join([*prelude, "}"]), {}, outputs, calls, threads=1)
+    got = run_kernel(device, "limits", "\n".join([*prelude, "}"]), {}, outputs, calls, threads=1)
     for row, t in zip(got["flags"].reshape(len(TYPES), -1), TYPES, strict=True):
         expected_flags, expected = limits_of(t)
         assert dict(zip(flags, row.tolist(), strict=True)) == dict(zip(flags, expected_flags, strict=True)), t
@@ -427,13 +440,13 @@ LIMIT_MACROS = {
 }
 
 
-def test_constants() -> None:
+def test_constants(device: metalane.Device) -> None:
     """M_..._F, M_..._H, M_..._BF rounded to their types, and the limits of the C headers."""
     names = list(CONSTANTS)
     calls = [f"f[{k}] = M_{n}_F; h[{k}] = M_{n}_H; b[{k}] = M_{n}_BF;" for k, n in enumerate(names)]
     calls += [f"l[{k}] = float({n});" for k, n in enumerate(LIMIT_MACROS)]
     outputs = {t[0]: (len(names), t) for t in REAL} | {"l": (len(LIMIT_MACROS), "float")}
-    got = run_kernel("constants", "", {}, outputs, calls, threads=1)
+    got = run_kernel(device, "constants", "", {}, outputs, calls, threads=1)
     for t in REAL:
         exact = [nearest(Fraction(float(v)), t) for v in CONSTANTS.values()]
         assert float64(got[t[0]]).tolist() == exact, t
@@ -533,7 +546,7 @@ TRAITS = {
 }
 
 
-def test_type_traits() -> None:
+def test_type_traits(device: metalane.Device) -> None:
     prelude = """
 enum class Colour : ushort { red, green };
 struct Empty {};
@@ -543,12 +556,12 @@ template <typename T, typename = enable_if_t<is_integral<T>::value>> uchar picke
 template <typename T, typename = void, typename = enable_if_t<is_floating_point_v<T>>> uint picked(T) { return 0; }
 """
     calls = [f"out[{k}] = uchar({text});" for k, text in enumerate(TRAITS)]
-    got = run_kernel("traits", prelude, {}, {"out": (len(TRAITS), "uchar")}, calls, threads=1)["out"]
+    got = run_kernel(device, "traits", prelude, {}, {"out": (len(TRAITS), "uchar")}, calls, threads=1)["out"]
     wrong = [text for value, (text, expected) in zip(got, TRAITS.items(), strict=True) if value != expected]
     assert wrong == []
 
 
-def test_utilities() -> None:
+def test_utilities(device: metalane.Device) -> None:
     """swap and move beside a kernel's own swap; unrolling by an integer_sequence; a list in braces."""
     prelude = """
 struct Pair { uint a; half b; };
@@ -562,11 +575,11 @@ template <int... Is> uint unrolled(uint x, integer_sequence<int, Is...>) { retur
         "out[6] = unrolled(1, make_integer_sequence<int, 4>{}); uint sum = 0; for (uint k : {3u, 5u, 7u}) sum += k;",
         "initializer_list<uint> list = {4, 9}; for (uint k : list) sum += 100 * k; out[7] = sum; out[8] = list.size();",
     ]
-    got = run_kernel("utilities", prelude, {}, {"out": (9, "uint")}, calls, threads=1)["out"]
+    got = run_kernel(device, "utilities", prelude, {}, {"out": (9, "uint")}, calls, threads=1)["out"]
     assert got.tolist() == [2, 1, 1, 102, 76, 5, 15, 1315, 2]
 
 
-def test_array() -> None:
+def test_array(device: metalane.Device) -> None:
     """metal::array as a value: copies, iterates, fills, nests, and sits in constant memory."""
     prelude = """
 constant array<uint, 3> table = {2, 3, 5};
@@ -582,7 +595,7 @@ array<uint, 3> doubled(array<uint, 3> a) {
         "out[5] = nested[1][0] * 10 + nested[1][1]; out[6] = c[0] + c[3]; out[7] = *b.begin() + b.data()[1];",
         "uint sum = 0; for (uint v : b) sum += v; out[8] = sum; out[9] = b.empty();",
     ]
-    got = run_kernel("arrays", prelude, {}, {"out": (10, "uint")}, calls, threads=1)["out"]
+    got = run_kernel(device, "arrays", prelude, {}, {"out": (10, "uint")}, calls, threads=1)["out"]
     assert got.tolist() == [10, 10, 3, 4, 10, 78, 18, 10, 20, 0]
 
 
@@ -649,7 +662,7 @@ template <typename V> V counted(V x) {
 """
 
 
-def test_scalars_among_vectors() -> None:
+def test_scalars_among_vectors(device: metalane.Device) -> None:
     rows = 40
     calls, inputs, outputs = [], {}, {}
     tables = {t: MIXED | (REAL_MIXED if t in REAL else INTEGER_MIXED) for t in MIXED_TYPES}
@@ -663,7 +676,7 @@ def test_scalars_among_vectors() -> None:
         for k, text in enumerate(tables[t]):
             calls.append(f"store(out_{t} + {k * rows * 3}, i, V({text}));")
         calls.append("}")
-    got = run_kernel("mixed", MIXED_PRELUDE, inputs, outputs, calls, threads=rows)
+    got = run_kernel(device, "mixed", MIXED_PRELUDE, inputs, outputs, calls, threads=rows)
     for t in MIXED_TYPES:
         values = inputs[f"in_{t}"][1].astype(np.float64 if t in REAL else np.int64).reshape(rows, 11)
         arguments = (values[:, 0:3], values[:, 3:6], values[:, 6:9], values[:, 9:10], values[:, 10:11])
@@ -696,17 +709,19 @@ NAMES = {
 }
 
 
-def test_names_of_types() -> None:
+def test_names_of_types(device: metalane.Device) -> None:
     calls = [f"out[{k}] = sizeof({name});" for k, name in enumerate(NAMES)]
-    got = run_kernel("names", "", {}, {"out": (len(NAMES), "uint")}, calls, threads=1)["out"]
+    got = run_kernel(device, "names", "", {}, {"out": (len(NAMES), "uint")}, calls, threads=1)["out"]
     assert dict(zip(NAMES, got.tolist(), strict=True)) == NAMES
 
 
-def test_half_chosen_against_zero() -> None:
+def test_half_chosen_against_zero(device: metalane.Device) -> None:
     """For this store GCC 12 writes an instruction that no processor has, unless it is kept from AVX512-FP16."""
     x = np.linspace(-3, 3, 101).astype(np.float16)
     lines = ["out[i] = x[i] > 0.0h ? x[i] : 0.0h; scaled[i] = y[i] > 0.0f ? x[i] : half(0);"]
     inputs = {"x": ("half", x), "y": ("float", x[::-1].astype(np.float32))}
-    got = run_kernel("relu", "", inputs, {"out": (101, "half"), "scaled": (101, "half")}, lines, threads=101)
+    got = run_kernel(
+        device, "relu", "", inputs, {"out": (101, "half"), "scaled": (101, "half")}, lines, threads=101
+    )
     assert np.array_equal(got["out"], np.maximum(x, 0))
     assert np.array_equal(got["scaled"], np.where(x[::-1] > 0, x, 0))

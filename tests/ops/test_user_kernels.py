@@ -11,11 +11,6 @@ import metalane
 GUARD = 64  # poisoned bytes on both sides of every output
 
 
-@pytest.fixture(scope="module")
-def device() -> metalane.Device:
-    return metalane.Device("cpu")
-
-
 def run(device, name, source, args, *, poison=0xAB, **launch):
     """Dispatches kernel `name` of `source`; arrays in `args` become buffers, `Out` ones guarded and returned."""
     device.registry.register_source(name, source)
@@ -438,6 +433,7 @@ def test_dependent_launches_are_ordered(device, concurrent):
     np.testing.assert_array_equal(z.numpy(), np.full(1000, 3.0 - sum(range(3, 53))))
 
 
+@pytest.mark.cpu
 class TestFaults:
     """A kernel that goes wrong fails its ticket, says where, and leaves the device usable."""
 
@@ -606,8 +602,8 @@ class TestCompileErrors:
         with pytest.raises(KeyError, match="several registered sources"):
             device.registry.pipeline("same")
 
-    def test_names_made_by_the_preprocessor_are_found(self):
-        device = metalane.Device("cpu")
+    def test_names_made_by_the_preprocessor_are_found(self, device_kind):
+        device = metalane.Device(device_kind)
         device.registry.register_source("unreadable", "kernel void (")
         device.registry.register_source(
             "library",
