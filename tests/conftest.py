@@ -10,6 +10,7 @@ import pytest
 
 import metalane
 from devices import KINDS
+from metal_double import DOUBLE
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
@@ -60,6 +61,14 @@ def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
     refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
+    """On the test double of Metal, what it found wrong fails the test; its objects are gone when the last test is."""
+    yield
+    if DOUBLE:
+        DOUBLE.check(last=nextitem is None and not item.session.testsfailed)
 
 
 @pytest.fixture(scope="module", params=KINDS)

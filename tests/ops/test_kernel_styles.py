@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -382,9 +380,9 @@ def device(device_kind) -> metalane.Device:
     return with_sources(metalane.Device(device_kind))
 
 
-@cache
-def plain_device(kind) -> metalane.Device:
-    return with_sources(metalane.Device(kind, check=False))
+@pytest.fixture(scope="module")
+def plain_device(device_kind) -> metalane.Device:
+    return with_sources(metalane.Device(device_kind, check=False))
 
 
 def run(device, kernel, args, outputs, **launch):
@@ -470,9 +468,9 @@ def test_strided_floor_modulo(device, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int64], ids=str)
 @pytest.mark.parametrize("threads", [1, 32, 100, 256])
-def test_largest(device, dtype, threads):
+def test_largest(device, plain_device, dtype, threads):
     if dtype == np.int64 and threads % 32:  # shuffles ask for lanes that a short simdgroup has not
-        device = plain_device(device.kind)
+        device = plain_device
     rng = np.random.default_rng(threads)
     x = (rng.standard_normal(1003) * 1e4).astype(dtype)
     if dtype == np.int64:
