@@ -170,11 +170,11 @@ void bind_signature_types(nb::module_& module) {
       });
 }
 
-MathMode math_from(nb::handle value) {
-  const std::string math = text_from(value, "KernelRegistry.pipeline", "math");
+MathMode math_from(nb::handle value, const char* op) {
+  const std::string math = text_from(value, op, "math");
   if (math == "safe") return MathMode::safe;
   if (math == "fast") return MathMode::fast;
-  throw ArgumentError("KernelRegistry.pipeline", "math", "'safe' or 'fast'", "'" + math + "'");
+  throw ArgumentError(op, "math", "'safe' or 'fast'", "'" + math + "'");
 }
 
 // A registry of its own for one compiled source: its kernels meet no others, and go with it.
@@ -222,7 +222,7 @@ void bind_registry(nb::module_& module) {
           [](KernelRegistry& self, nb::handle name, nb::handle constants, nb::handle math) {
             const std::string kernel = text_from(name, "KernelRegistry.pipeline", "name");
             const std::vector<ConstantValue> values = constants_from(constants, "KernelRegistry.pipeline");
-            const MathMode mode = math_from(math);
+            const MathMode mode = math_from(math, "KernelRegistry.pipeline");
             Unlocked unlocked;
             return self.pipeline(kernel, values, mode);
           },
@@ -242,6 +242,19 @@ void bind_registry(nb::module_& module) {
           },
           "name"_a.none(), nb::sig("def kernels(self, name: str) -> list[KernelSignature]"),
           "Signatures of the kernels of the source registered as `name`, compiled or not.")
+      .def(
+          "metal_source",
+          [](KernelRegistry& self, nb::handle name, nb::handle math) {
+            const std::string key = text_from(name, "KernelRegistry.metal_source", "name");
+            const MathMode mode = math_from(math, "KernelRegistry.metal_source");
+            Unlocked unlocked;
+            return self.metal_source(key, mode);
+          },
+          "name"_a.none(), "math"_a.none() = "safe",
+          nb::sig("def metal_source(self, name: str, math: str = 'safe') -> str"),
+          "The one text that Metal's compiler is given for the source of the kernel `name`: registered "
+          "headers in place, `#line` marks, pragmas for safe math.\n\n"
+          "Raises KernelNotFoundError or CompileError.")
       .def_prop_ro("names", &KernelRegistry::names, "Every name that `pipeline` takes.")
       .def("__repr__", [](const KernelRegistry& self) {
         return "<KernelRegistry of " + number(self.names().size()) + " names>";

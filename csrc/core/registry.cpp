@@ -327,6 +327,12 @@ std::vector<KernelSignature> RegistryState::kernels(const std::string& name) {
   return device_->inspect(*find_builtin(name).source->text);
 }
 
+std::shared_ptr<const backend::SourceText> RegistryState::source_text(const std::string& name) {
+  check_process();
+  if (auto source = registered(name)) return source->text;
+  return find(name).source->text;
+}
+
 Pipeline RegistryState::default_pipeline(std::string_view name) {
   std::uint64_t changes = 0;
   {

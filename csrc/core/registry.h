@@ -61,6 +61,8 @@ class RegistryState {
   Pipeline pipeline(const std::string& name, const std::vector<ConstantValue>& constants, MathMode math);
   std::vector<KernelSignature> kernels(const std::string& name);
   std::vector<std::string> names() const;
+  // The source that `pipeline(name)` takes its kernel from, or that is registered as `name`.
+  METALANE_API std::shared_ptr<const backend::SourceText> source_text(const std::string& name);
 
   // pipeline(name) without constants and with safe math, by one hash lookup once it was built.
   METALANE_API Pipeline default_pipeline(std::string_view name);

@@ -10,164 +10,13 @@
 #include <set>
 #include <unordered_map>
 
+#include "msl/function_constants.h"
 #include "msl/translator.h"
 
 namespace metalane::msl {
 namespace {
 
 using ConstantTable = std::unordered_map<std::string_view, ConstantText>;
-
-std::string joined_names(const std::vector<FunctionConstantDeclaration>& constants) {
-  std::string names;
-  for (const auto& declared : constants) {
-    if (!names.empty()) names += ", ";
-    names += declared.constant.name + " (" + std::to_string(declared.constant.index) + ")";
-  }
-  return names.empty() ? "none: the source has no function constants" : "one of " + names;
-}
-
-std::string shown(const ConstantNumber& value) {
-  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
-  if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
-  if (const auto* number = std::get_if<std::uint64_t>(&value)) return std::to_string(*number);
-  char text[40];
-  std::snprintf(text, sizeof text, "%g", std::get<double>(value));
-  return text;
-}
-
-// One number, or the components of a vector.
-std::vector<ConstantNumber> components_of(const ConstantValue& value) {
-  using List = std::vector<ConstantNumber>;
-  struct Components {
-    List operator()(const List& list) const { return list; }
-    List operator()(ConstantNumber number) const { return {number}; }
-  };
-  return std::visit(Components{}, value.value);
-}
-
-std::string shown(const ConstantValue& value) {
-  const bool is_list = std::holds_alternative<std::vector<ConstantNumber>>(value.value);
-  std::string text;
-  for (const ConstantNumber& number : components_of(value))
-    text += (text.empty() ? "" : ", ") + shown(number);
-  return is_list ? "(" + text + ")" : text;
-}
-
-// The range of an integer type; nothing for others.
-struct IntegerRange {
-  std::int64_t low;
-  std::uint64_t high;
-};
-std::optional<IntegerRange> integer_range(ScalarType type) {
-  switch (type) {
-    case ScalarType::int8:
-      return IntegerRange{-128, 127};
-    case ScalarType::uint8:
-      return IntegerRange{0, 255};
-    case ScalarType::int16:
-      return IntegerRange{-32768, 32767};
-    case ScalarType::uint16:
-      return IntegerRange{0, 65535};
-    case ScalarType::int32:
-      return IntegerRange{std::numeric_limits<std::int32_t>::min(), 0x7fffffff};
-    case ScalarType::uint32:
-      return IntegerRange{0, 0xffffffff};
-    case ScalarType::int64:
-      return IntegerRange{std::numeric_limits<std::int64_t>::min(), 0x7fffffffffffffff};
-    case ScalarType::uint64:
-      return IntegerRange{0, std::numeric_limits<std::uint64_t>::max()};
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<std::string> integer_text(const IntegerRange& range, const ConstantNumber& value) {
-  std::string text;
-  if (const auto* number = std::get_if<std::int64_t>(&value)) {
-    const bool fits = *number < 0 ? *number >= range.low : static_cast<std::uint64_t>(*number) <= range.high;
-    if (!fits) return std::nullopt;
-    // The most negative number has no literal of its own.
-    if (*number == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807L - 1)";
-    text = std::to_string(*number);
-  } else if (const auto* natural = std::get_if<std::uint64_t>(&value)) {
-    if (*natural > range.high) return std::nullopt;
-    text = std::to_string(*natural);
-  } else {
-    return std::nullopt;
-  }
-  if (range.high == std::numeric_limits<std::uint64_t>::max()) return text + "UL";
-  return range.high == 0xffffffff ? text + "U" : text + "L";
-}
-
-std::optional<std::string> floating_text(ScalarType type, const ConstantNumber& value) {
-  double number = 0;
-  if (const auto* real = std::get_if<double>(&value)) {
-    number = *real;
-  } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
-    number = static_cast<double>(*integer);
-  } else if (const auto* natural = std::get_if<std::uint64_t>(&value)) {
-    number = static_cast<double>(*natural);
-  } else {
-    return std::nullopt;
-  }
-  std::string text;
-  if (std::isnan(number)) {
-    text = "__builtin_nanf(\"\")";
-  } else if (std::isinf(number)) {
-    text = number < 0 ? "-__builtin_inff()" : "__builtin_inff()";
-  } else {
-    char digits[48];
-    // bfloat's constructor takes a float; the double rounds once to the others.
-    const bool narrow = type == ScalarType::bfloat16;
-    std::snprintf(digits, sizeof digits, narrow ? "%af" : "%a", number);
-    text = digits;
-  }
-  const char* name = type == ScalarType::float32 ? "float" : type == ScalarType::float16 ? "half" : "bfloat";
-  return std::string(name) + "(" + text + ")";
-}
-
-std::optional<std::string> number_text(ScalarType type, const ConstantNumber& value) {
-  if (type == ScalarType::boolean) {
-    const bool* flag = std::get_if<bool>(&value);
-    return flag ? std::optional<std::string>(*flag ? "true" : "false") : std::nullopt;
-  }
-  if (const auto range = integer_range(type)) return integer_text(*range, value);
-  if (type == ScalarType::float32 || type == ScalarType::float16 || type == ScalarType::bfloat16)
-    return floating_text(type, value);
-  return std::nullopt;
-}
-
-std::string expected_value(const FunctionConstant& constant) {
-  const bool is_vector = constant.type.components > 1;
-  const std::string many = is_vector ? std::to_string(constant.type.components) + " numbers" : "a number";
-  if (const auto range = integer_range(constant.type.scalar)) {
-    return (is_vector ? many + " for the " : "a ") + constant.type.name + " from " +
-           std::to_string(range->low) + " to " + std::to_string(range->high);
-  }
-  if (constant.type.scalar == ScalarType::boolean)
-    return is_vector ? std::to_string(constant.type.components) + " bools" : "a bool";
-  return many + " for the " + constant.type.name;
-}
-
-ConstantText constant_text(const Kernel& kernel, const FunctionConstant& constant,
-                           const ConstantValue& value) {
-  const std::vector<ConstantNumber> numbers = components_of(value);
-  const bool is_list = std::holds_alternative<std::vector<ConstantNumber>>(value.value);
-  const bool is_vector = constant.type.components > 1;
-  std::string text;
-  bool fits =
-      constant.type.columns == 1 && is_list == is_vector && numbers.size() == constant.type.components;
-  for (std::size_t i = 0; fits && i < numbers.size(); ++i) {
-    const std::optional<std::string> number = number_text(constant.type.scalar, numbers[i]);
-    fits = number.has_value();
-    if (fits) text += (i == 0 ? "" : ", ") + *number;
-  }
-  if (!fits) {
-    throw ArgumentError(kernel.signature.name, "function constant \"" + constant.name + "\"",
-                        expected_value(constant), shown(value));
-  }
-  return {true, is_vector ? constant.type.name + "(" + text + ")" : text};
-}
 
 class ModuleWriter {
  public:
@@ -210,38 +59,14 @@ class ModuleWriter {
 
  private:
   void bind_constants() {
-    const std::string& op = request_.kernel.signature.name;
-    std::set<std::string> given;
-    for (const ConstantValue& value : request_.values) {
-      const FunctionConstant* constant = find_constant(request_.constants, value);
-      if (!constant) {
-        const auto* name = std::get_if<std::string>(&value.key);
-        throw ArgumentError(op, "function constant", joined_names(request_.constants),
-                            name ? "\"" + *name + "\"" : std::to_string(std::get<std::uint32_t>(value.key)));
-      }
-      if (!given.insert(constant->name).second) {
-        throw ArgumentError(op, "function constant \"" + constant->name + "\"", "given once", "two values");
-      }
-      constants_[constant->name] = constant_text(request_.kernel, *constant, value);
+    for (const MatchedConstant& matched : match_constants(request_, reached_)) {
+      const FunctionConstant& constant = *matched.constant;
+      // Declared without a value all the same: the branch that Metal would not look at must still compile.
+      constants_[constant.name] =
+          matched.value != nullptr
+              ? ConstantText{true, constant_text(request_.kernel, constant, *matched.value)}
+              : ConstantText{false, constant.type.name + "()"};
     }
-    for (const auto& declared : request_.constants) {
-      if (constants_.count(declared.constant.name)) continue;
-      const bool needed = reached_[declared.item] && !is_queried(declared.constant.name);
-      if (needed) {
-        throw ArgumentError(op, "function constant \"" + declared.constant.name + "\"",
-                            "given (the kernel uses it)", "nothing");
-      }
-      // Declared all the same: the branch that Metal would not look at must still compile.
-      constants_[declared.constant.name] = {false, declared.constant.type.name + "()"};
-    }
-  }
-
-  // A source that asks whether a constant is given has an answer for both cases.
-  bool is_queried(std::string_view name) const {
-    for (Index i = 0; i + 2 < unit_.tokens().size(); ++i) {
-      if (unit_.is_at(i, "is_function_constant_defined") && unit_.is_at(i + 2, name)) return true;
-    }
-    return false;
   }
 
   std::string kernel_call(Translator& translator) const {
@@ -481,18 +306,6 @@ std::string module_prologue() {
 #undef asm
 #pragma GCC diagnostic ignored "-Wnarrowing"
 )";
-}
-
-const FunctionConstant* find_constant(const std::vector<FunctionConstantDeclaration>& constants,
-                                      const ConstantValue& value) {
-  for (const auto& declared : constants) {
-    const auto* name = std::get_if<std::string>(&value.key);
-    const auto* index = std::get_if<std::uint32_t>(&value.key);
-    if ((name && *name == declared.constant.name) || (index && *index == declared.constant.index)) {
-      return &declared.constant;
-    }
-  }
-  return nullptr;
 }
 
 std::string write_module(const ModuleRequest& request) { return ModuleWriter(request).write(); }

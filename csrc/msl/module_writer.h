@@ -23,9 +23,6 @@ struct ModuleRequest {
   bool is_part = false;
 };
 
-// The constant that `value` names, by name or index; null where there is none.
-const FunctionConstant* find_constant(const std::vector<FunctionConstantDeclaration>& constants,
-                                      const ConstantValue& value);
 // What stands once at the head of a text that holds modules.
 std::string module_prologue();
 // Throws ArgumentError (constants), CompileError.

@@ -8,6 +8,7 @@
 
 #include "core/hash.h"
 #include "msl/family.h"
+#include "msl/function_constants.h"
 #include "msl/module_writer.h"
 #include "msl/preprocessor.h"
 #include "msl/reachability.h"
@@ -77,6 +78,11 @@ class ProgramImpl final : public Program {
                  [&](const KernelArgument& argument) { return !gives_way(argument); });
     arguments = std::move(present);
     return signature;
+  }
+
+  std::vector<BoundConstant> bind_constants(const std::string& name,
+                                            const std::vector<ConstantValue>& constants) const override {
+    return msl::bind_constants({unit_, reachability_, constants_, find(name), constants, {}, false});
   }
 
   std::string explain(const std::string& messages) const override { return sources_.explain(messages); }

@@ -16,6 +16,12 @@
 
 namespace metalane::msl {
 
+// A function constant with its value as the device lays it out.
+struct BoundConstant {
+  FunctionConstant constant;
+  std::vector<std::uint8_t> bytes;
+};
+
 // A source with its #include lines and macros expanded and its declarations read. Immutable, thread-safe.
 class Program {
  public:
@@ -31,6 +37,10 @@ class Program {
   // no access, and are left out where another has their index. Throws KernelNotFoundError.
   virtual KernelSignature signature(const std::string& kernel,
                                     const std::vector<ConstantValue>& constants) const = 0;
+  // The constants of a kernel as bytes of their declared types. Throws KernelNotFoundError, ArgumentError
+  // (unknown, missing or ill-typed constants).
+  virtual std::vector<BoundConstant> bind_constants(const std::string& kernel,
+                                                    const std::vector<ConstantValue>& constants) const = 0;
   // The messages of the compiler that took an adapted text, with the lines of the source that they name.
   virtual std::string explain(const std::string& messages) const = 0;
   // The layout of a struct or union of the source, by name; null where there is none or it is a template.

@@ -15,7 +15,6 @@ namespace {
 // Bounds that no real source comes near; at 50 to 200 ns a token they end hostile ones within 2 s.
 constexpr std::size_t max_work = 6'000'000;
 constexpr std::size_t max_output = 2'000'000;
-constexpr std::size_t max_include_depth = 64;
 constexpr int max_argument_depth = 200;
 
 // In #if lines a name that is no macro is 0, `true` is 1.
@@ -236,44 +235,20 @@ class Preprocessor {
 
   // ---- includes
 
-  struct HeaderName {
-    std::string name;
-    bool angled = false;
-  };
-
   HeaderName header_name(const Token& word, std::vector<Token> rest) {
     if (!rest.empty() && rest.front().is_identifier()) rest = expand_list(std::move(rest), word);
-    if (!rest.empty() && rest.front().kind == TokenKind::string) {
-      const std::string_view text = rest.front().text;
-      return {std::string(text.substr(1, text.size() - 2)), false};
-    }
-    if (rest.size() > 2 && rest.front().is("<")) {
-      HeaderName header{"", true};
-      for (std::size_t i = 1; i < rest.size(); ++i) {
-        if (rest[i].is(">")) return header;
-        header.name += rest[i].text;
-      }
-    }
-    sources_.fail(word, "#include needs \"name\" or <name>");
+    HeaderName header;
+    if (!read_header_name(rest, header)) sources_.fail(word, "#include needs \"name\" or <name>");
+    return header;
   }
 
-  // The given header, also by a path relative to the including header's folder; null where there is none.
-  const std::pair<const std::string, std::string>* find_header(const HeaderName& header) const {
-    if (!header.angled) {
-      const std::string& includer = files_.back().file->name;
-      const std::size_t slash = includer.rfind('/');
-      if (slash != std::string::npos) {
-        const auto beside = headers_.find(includer.substr(0, slash + 1) + header.name);
-        if (beside != headers_.end()) return &*beside;
-      }
-    }
-    const auto found = headers_.find(header.name);
-    return found != headers_.end() ? &*found : nullptr;
+  const std::pair<const std::string, std::string>* find(const HeaderName& header) const {
+    return find_header(headers_, files_.back().file->name, header);
   }
 
   void include(const Token& word, const std::vector<Token>& rest) {
     const HeaderName header = header_name(word, rest);
-    const auto* found = find_header(header);
+    const auto* found = find(header);
     if (!found) {
       // Tensor operations: kernels that use them are refused, others are not.
       const bool refused_later = header.name.starts_with("MetalPerformancePrimitives/");
@@ -311,7 +286,7 @@ class Preprocessor {
         bool known = false;
         if (rest[i].is("__has_include") && close < rest.size()) {
           const HeaderName header = header_name(word, {rest.begin() + i + 2, rest.begin() + close});
-          known = find_header(header) || is_metal_header(header.name);
+          known = find(header) || is_metal_header(header.name);
         }
         line.push_back(number(rest[i], known));
         i = close;
@@ -477,6 +452,33 @@ class Preprocessor {
 };
 
 }  // namespace
+
+bool read_header_name(std::span<const Token> tokens, HeaderName& header) {
+  if (!tokens.empty() && tokens.front().kind == TokenKind::string) {
+    const std::string_view text = tokens.front().text;
+    header = {std::string(text.substr(1, text.size() - 2)), false};
+    return true;
+  }
+  if (tokens.size() < 3 || !tokens.front().is("<")) return false;
+  header = {"", true};
+  for (const Token& token : tokens.subspan(1)) {
+    if (token.is(">")) return true;
+    header.name += token.text;
+  }
+  return false;
+}
+
+const std::pair<const std::string, std::string>* find_header(
+    const std::map<std::string, std::string>& headers, const std::string& includer,
+    const HeaderName& header) {
+  const std::size_t slash = includer.rfind('/');
+  if (!header.angled && slash != std::string::npos) {
+    const auto beside = headers.find(includer.substr(0, slash + 1) + header.name);
+    if (beside != headers.end()) return &*beside;
+  }
+  const auto found = headers.find(header.name);
+  return found != headers.end() ? &*found : nullptr;
+}
 
 std::vector<Token> preprocess(SourceSet& sources, const std::string& name, const std::string& text,
                               const std::map<std::string, std::string>& headers) {

@@ -10,8 +10,6 @@
 namespace metalane::msl {
 namespace {
 
-// Longer than any kernel file in the field by two orders of magnitude, and read in well under 2 s.
-constexpr std::size_t max_text_bytes = std::size_t(8) << 20;
 constexpr std::size_t max_files = 60000;
 constexpr std::size_t max_shown = 300;  // characters of an offending line
 

@@ -11,6 +11,9 @@
 
 namespace metalane::msl {
 
+// Longer than any kernel file in the field by two orders of magnitude, and read in well under 2 s.
+inline constexpr std::size_t max_text_bytes = std::size_t(8) << 20;
+
 enum class TokenKind : std::uint8_t {
   identifier,
   number,

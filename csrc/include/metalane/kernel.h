@@ -155,6 +155,9 @@ class METALANE_API KernelRegistry {
   // The kernels of the source registered as `name`, compiled or not. Throws like `pipeline`.
   std::vector<KernelSignature> kernels(const std::string& name);
   std::vector<std::string> names() const;
+  // The one text that Metal's compiler is given for the source of the kernel `name`: headers in place, lines
+  // marked. Throws KernelNotFoundError, CompileError.
+  std::string metal_source(const std::string& name, MathMode math = MathMode::safe);
   const std::shared_ptr<core::RegistryState>& state() const noexcept { return state_; }
 
  private:
