@@ -3,9 +3,11 @@
 
 #import <Metal/MTLTypes.h>
 
+struct metal_double_constants;
+
 @interface MTLFunctionConstantValues : NSObject <NSCopying> {
  @package
-  NSMutableDictionary* _values;  // NSNumber (index) or NSString (name) -> {type, bytes}
+  struct metal_double_constants* _values;
 }
 - (void)setConstantValue:(const void*)value type:(MTLDataType)type atIndex:(NSUInteger)index;
 - (void)setConstantValues:(const void*)values type:(MTLDataType)type withRange:(NSRange)range;
