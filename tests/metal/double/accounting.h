@@ -1,5 +1,5 @@
-// What the double keeps of the whole process: objects by type, violations of Metal's rules, counts of events, faults to
-// come, the system that is played.
+// What the double keeps of the whole process: objects by type, violations of Metal's rules, counts of events,
+// faults to come, the system that is played.
 #pragma once
 
 #import <Foundation/Foundation.h>
@@ -13,8 +13,9 @@
 
 namespace metal_double {
 
-// Objects. `type` is the class's or the protocol's name, a literal. After object_died() the object answers nothing any
-// more: a message to it is a violation. Its memory is given back once a thousand more objects have died.
+// Objects. `type` is the class's or the protocol's name, a literal. After object_died() the object answers
+// nothing any more: a message to it is a violation. Its memory is given back once a thousand more objects
+// have died.
 id object_born(id object, const char* type);
 void object_died(id object, const char* type);
 
@@ -60,15 +61,16 @@ class Fault {
 struct Faults {
   Fault allocation, command_buffer, compilation, pipeline, archive_write, execution;
   std::atomic<double> delay{0};
-  std::atomic<double> watchdog{30};     // seconds that a command buffer may run
-  std::atomic<std::uint32_t> lost{0};   // bit i: device i
+  std::atomic<double> watchdog{30};    // seconds that a command buffer may run
+  std::atomic<std::uint32_t> lost{0};  // bit i: device i
   std::atomic<std::uint64_t> seed{1};
 };
 Faults& faults();
 
 // Whether the system that is played lacks something (METAL_DOUBLE_NO_... of metal_double.h).
 bool system_lacks(std::uint32_t what);
-// Whether objects of the system that is played answer `selector`; what `otherwise` says for members that it has.
+// Whether objects of the system that is played answer `selector`; what `otherwise` says for members that it
+// has.
 BOOL system_answers(SEL selector, BOOL otherwise);
 // Records a violation when a member is used that the system does not have.
 void require_system(std::uint32_t lacking, const char* member);
@@ -78,7 +80,8 @@ struct PlantedDifference {
   std::string argument, member, what;
   std::uint64_t value;
 };
-std::optional<std::uint64_t> planted(const std::string& argument, const std::string& member, const char* what);
+std::optional<std::uint64_t> planted(const std::string& argument, const std::string& member,
+                                     const char* what);
 
 std::string to_string(NSString* text);
 NSString* to_nsstring(const std::string& text);
@@ -89,11 +92,11 @@ void set_error(NSError** error, NSString* domain, NSInteger code, const std::str
 }  // namespace metal_double
 
 // The members by which every class of the double counts its objects; its own clean-up stands in -destroy.
-#define METAL_DOUBLE_COUNTED(type)                                         \
-  +(id)allocWithZone : (NSZone*)zone {                                     \
-    return metal_double::object_born([super allocWithZone:zone], type);    \
-  }                                                                        \
-  -(void)dealloc {                                                         \
-    [self destroy];                                                        \
-    metal_double::object_died(self, type);                                 \
+#define METAL_DOUBLE_COUNTED(type)                                      \
+  +(id)allocWithZone : (NSZone*)zone {                                  \
+    return metal_double::object_born([super allocWithZone:zone], type); \
+  }                                                                     \
+  -(void)dealloc {                                                      \
+    [self destroy];                                                     \
+    metal_double::object_died(self, type);                              \
   }

@@ -311,13 +311,14 @@ void metal_double_clear_violations(void) {
 }
 
 int64_t metal_double_count(const char* what) {
-  static constexpr const char* names[] = {"dispatches",    "indirect dispatches", "barriers",
-                                          "encoders",      "concurrent encoders", "commits",
-                                          "compilations",  "pipelines",           "archive hits",
-                                          "archive misses", "captures",           "debug groups"};
+  static constexpr const char* names[] = {
+      "dispatches", "indirect dispatches", "barriers",  "encoders",     "concurrent encoders",
+      "commits",    "compilations",        "pipelines", "archive hits", "archive misses",
+      "captures",   "debug groups"};
   static_assert(std::size(names) == static_cast<std::size_t>(metal_double::Event::count));
   for (std::size_t i = 0; i < std::size(names); ++i) {
-    if (std::strcmp(names[i], what) == 0) return metal_double::event_count(static_cast<metal_double::Event>(i));
+    if (std::strcmp(names[i], what) == 0)
+      return metal_double::event_count(static_cast<metal_double::Event>(i));
   }
   return -1;
 }
@@ -342,7 +343,9 @@ void metal_double_fail_command_buffers(uint32_t skip, uint32_t count) {
 void metal_double_fail_compilations(uint32_t count, const char* text) {
   faults().compilation.arm(0, count, 0, text);
 }
-void metal_double_fail_pipelines(uint32_t count, const char* text) { faults().pipeline.arm(0, count, 0, text); }
+void metal_double_fail_pipelines(uint32_t count, const char* text) {
+  faults().pipeline.arm(0, count, 0, text);
+}
 void metal_double_fail_archive_writes(uint32_t count) { faults().archive_write.arm(0, count); }
 void metal_double_fail_execution(uint32_t skip, uint32_t count, int64_t code) {
   faults().execution.arm(skip, count, code);
@@ -351,7 +354,8 @@ void metal_double_delay_completion(double seconds) { faults().delay = seconds; }
 void metal_double_set_watchdog(double seconds) { faults().watchdog = seconds; }
 void metal_double_lose_device(uint32_t device) { metal_double::lose_device(device); }
 
-void metal_double_plant_reflection(const char* argument, const char* member, const char* what, uint64_t value) {
+void metal_double_plant_reflection(const char* argument, const char* member, const char* what,
+                                   uint64_t value) {
   auto& all = accounts();
   const std::lock_guard lock(all.planted_mutex);
   all.planted.push_back({argument, member != nullptr ? member : "", what, value});

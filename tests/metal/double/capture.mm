@@ -89,7 +89,8 @@ METAL_DOUBLE_COUNTED("MTLCaptureScope")
       problem = "a capture is running";
     } else if (![self supportsDestination:descriptor.destination]) {
       code = MTLCaptureErrorNotSupported;
-      problem = "this destination is not supported; for trace documents METAL_CAPTURE_ENABLED=1 has to be set";
+      problem =
+          "this destination is not supported; for trace documents METAL_CAPTURE_ENABLED=1 has to be set";
     } else if (descriptor.captureObject == nil) {
       problem = "there is no object to capture";
     } else if (url == nil || ![url isFileURL] || ![[url path] hasSuffix:@".gputrace"]) {

@@ -78,7 +78,8 @@ void CommandBufferState::let_go() {
 }
 
 bool CommandBufferState::has_what_it_uses() const {
-  return std::all_of(buffers_.begin(), buffers_.end(), [](const auto& buffer) { return buffer->alive.load(); });
+  return std::all_of(buffers_.begin(), buffers_.end(),
+                     [](const auto& buffer) { return buffer->alive.load(); });
 }
 
 void CommandBufferState::refuse(const std::string& problem) {
@@ -281,15 +282,16 @@ id<MTLCommandBuffer> new_command_buffer(id<MTLCommandQueue> owner, const std::sh
     queue->fewer.wait(lock,
                       [&] { return queue->made < queue->max_command_buffers || queue->in_flight == 0; });
     if (queue->made >= queue->max_command_buffers) {
-      violation("-[MTLCommandQueue commandBuffer]: would wait for ever: none of its %lu command buffers is committed",
+      violation("-[MTLCommandQueue commandBuffer]: would wait for ever: none of its %lu command buffers is "
+                "committed",
                 static_cast<unsigned long>(queue->made));
       return nil;
     }
     ++queue->made;
   }
   MetalDoubleCommandBuffer* buffer = [[[MetalDoubleCommandBuffer alloc] init] autorelease];
-  buffer->_state = new std::shared_ptr<CommandBufferState>(
-      std::make_shared<CommandBufferState>(queue, retained, options));
+  buffer->_state =
+      new std::shared_ptr<CommandBufferState>(std::make_shared<CommandBufferState>(queue, retained, options));
   (*buffer->_state)->object = buffer;
   buffer->_queue = [owner retain];
   return buffer;

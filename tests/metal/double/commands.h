@@ -85,9 +85,9 @@ struct QueueState {
   DeviceState& device;
   const std::size_t max_command_buffers;
   std::mutex mutex;
-  std::condition_variable fewer;  // command buffers
-  std::size_t made = 0;           // that have not ended
-  std::size_t in_flight = 0;      // of these, committed
+  std::condition_variable fewer;          // command buffers
+  std::size_t made = 0;                   // that have not ended
+  std::size_t in_flight = 0;              // of these, committed
   std::deque<CommandBufferState*> order;  // enqueued and not started
   SerialThread execution;
   SerialThread completion;
@@ -103,7 +103,7 @@ struct CommandBufferState {
   const std::uint64_t number;  // of the process
   const std::uint64_t seed;
   std::vector<Command> commands;
-  std::string invalid;  // the first violation of its encoding: it will not run
+  std::string invalid;                       // the first violation of its encoding: it will not run
   id<MTLCommandBuffer> object = nil;         // which owns this
   std::shared_ptr<CommandBufferState> self;  // from commit to start
 

@@ -55,8 +55,8 @@ struct BufferState {
   std::uint64_t length = 0;
   std::uint64_t mapped = 0;  // bytes of own pages; 0: the caller's
   NSUInteger options = 0;
-  std::atomic<bool> alive{true};               // the MTLBuffer is
-  std::atomic<std::uint32_t> unretained{0};    // command buffers in flight that do not retain it
+  std::atomic<bool> alive{true};             // the MTLBuffer is
+  std::atomic<std::uint32_t> unretained{0};  // command buffers in flight that do not retain it
 };
 std::shared_ptr<BufferState> state_of(id<MTLBuffer> buffer);
 
@@ -99,7 +99,8 @@ id<MTLLibrary> new_library_of_file(DeviceState& device, NSURL* url, NSError** er
 id<MTLComputePipelineState> new_pipeline(DeviceState& device, MTLComputePipelineDescriptor* descriptor,
                                          MTLPipelineOption options, MTLComputePipelineReflection** reflection,
                                          NSError** error);
-id<MTLBinaryArchive> new_archive(DeviceState& device, MTLBinaryArchiveDescriptor* descriptor, NSError** error);
+id<MTLBinaryArchive> new_archive(DeviceState& device, MTLBinaryArchiveDescriptor* descriptor,
+                                 NSError** error);
 id<MTLCommandQueue> new_queue(DeviceState& device, NSUInteger max_command_buffers);
 id<MTLEvent> new_event(DeviceState& device, bool shared, std::shared_ptr<EventState> state);
 id<MTLResidencySet> new_residency_set(DeviceState& device, MTLResidencySetDescriptor* descriptor);

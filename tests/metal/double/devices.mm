@@ -22,11 +22,11 @@ std::atomic<std::int64_t> given{0};
 
 std::uint64_t page_size() { return static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)); }
 
-std::uint64_t physical_memory() {
-  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_size();
-}
+std::uint64_t physical_memory() { return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_size(); }
 
-std::uint64_t whole_pages(std::uint64_t nbytes) { return (nbytes + page_size() - 1) / page_size() * page_size(); }
+std::uint64_t whole_pages(std::uint64_t nbytes) {
+  return (nbytes + page_size() - 1) / page_size() * page_size();
+}
 
 // What fresh memory reads: nobody promises zeros.
 constexpr int garbage = 0xa5;
@@ -166,7 +166,8 @@ bool may_allocate(const char* member, NSUInteger length, MTLResourceOptions opti
   }
   const NSUInteger storage = options >> MTLResourceStorageModeShift & 15;
   if (storage != MTLStorageModeShared) {
-    violation("%s: storage mode %lu; only shared memory is played", member, static_cast<unsigned long>(storage));
+    violation("%s: storage mode %lu; only shared memory is played", member,
+              static_cast<unsigned long>(storage));
     return false;
   }
   return !faults().allocation.take();
@@ -226,7 +227,8 @@ METAL_DOUBLE_COUNTED("MTLArchitecture")
   return system_answers(selector, [super respondsToSelector:selector]);
 }
 - (NSString*)name {
-  return _state->index == 0 ? @"Metal test double" : [NSString stringWithFormat:@"Metal test double %u", _state->index];
+  return _state->index == 0 ? @"Metal test double"
+                            : [NSString stringWithFormat:@"Metal test double %u", _state->index];
 }
 - (uint64_t)registryID {
   return 0x100000300ull + _state->index;
@@ -278,7 +280,8 @@ METAL_DOUBLE_COUNTED("MTLArchitecture")
 - (BOOL)supportsFamily:(MTLGPUFamily)family {
   // An M2; the older system's is an M1 without what came with Metal 3.
   const bool older = system_lacks(METAL_DOUBLE_SMALL_LIMITS);
-  const bool apple = family >= MTLGPUFamilyApple1 && family <= (older ? MTLGPUFamilyApple7 : MTLGPUFamilyApple8);
+  const bool apple =
+      family >= MTLGPUFamilyApple1 && family <= (older ? MTLGPUFamilyApple7 : MTLGPUFamilyApple8);
   const bool common = family >= MTLGPUFamilyCommon1 && family <= MTLGPUFamilyCommon3;
   return apple || common || family == MTLGPUFamilyMac2 || (family == MTLGPUFamilyMetal3 && !older);
 }

@@ -29,8 +29,8 @@ struct EncoderState {
 };
 
 std::string triple(MTLSize size) {
-  return "(" + std::to_string(size.width) + ", " + std::to_string(size.height) + ", " + std::to_string(size.depth) +
-         ")";
+  return "(" + std::to_string(size.width) + ", " + std::to_string(size.height) + ", " +
+         std::to_string(size.depth) + ")";
 }
 
 // The violation, which also keeps the command buffer from running.
@@ -54,7 +54,8 @@ std::string describe(const metalane::KernelArgument& argument) {
 }
 
 // What an argument is bound to, into `dispatch`; false after a violation.
-bool bind(EncoderState& state, const char* member, const metalane::KernelArgument& argument, Dispatch& dispatch) {
+bool bind(EncoderState& state, const char* member, const metalane::KernelArgument& argument,
+          Dispatch& dispatch) {
   if (argument.access == metalane::Access::none) return true;
   const std::string& kernel = state.pipeline->name;
   if (argument.space == metalane::AddressSpace::threadgroup) {
@@ -73,8 +74,9 @@ bool bind(EncoderState& state, const char* member, const metalane::KernelArgumen
     return false;
   }
   if (argument.is_reference && given < argument.type.size) {
-    refuse(state, member, kernel + ": " + describe(argument) + " takes " + std::to_string(argument.type.size) +
-                              " bytes, " + std::to_string(given) + " are bound");
+    refuse(state, member,
+           kernel + ": " + describe(argument) + " takes " + std::to_string(argument.type.size) + " bytes, " +
+               std::to_string(given) + " are bound");
     return false;
   }
   if (slot.buffer == nullptr) {
@@ -86,8 +88,9 @@ bool bind(EncoderState& state, const char* member, const metalane::KernelArgumen
     return true;
   }
   if (argument.type.alignment != 0 && slot.offset % argument.type.alignment != 0) {
-    refuse(state, member, kernel + ": " + describe(argument) + " has offset " + std::to_string(slot.offset) +
-                              ", not a multiple of " + std::to_string(argument.type.alignment));
+    refuse(state, member,
+           kernel + ": " + describe(argument) + " has offset " + std::to_string(slot.offset) +
+               ", not a multiple of " + std::to_string(argument.type.alignment));
     return false;
   }
   dispatch.buffers.push_back({argument.index, argument.access, slot.buffer->address + slot.offset, given,
@@ -97,16 +100,18 @@ bool bind(EncoderState& state, const char* member, const metalane::KernelArgumen
 
 bool check_threads(EncoderState& state, const char* member, MTLSize threads) {
   const NSUInteger most = state.pipeline->max_threads;
-  const bool each = threads.width != 0 && threads.height != 0 && threads.depth != 0 && threads.width <= most &&
-                    threads.height <= most && threads.depth <= most;
+  const bool each = threads.width != 0 && threads.height != 0 && threads.depth != 0 &&
+                    threads.width <= most && threads.height <= most && threads.depth <= most;
   if (!each || threads.width * threads.height * threads.depth > most) {
-    refuse(state, member, state.pipeline->name + ": threadsPerThreadgroup " + triple(threads) +
-                              " is not from 1 to " + std::to_string(most) + " in all");
+    refuse(state, member,
+           state.pipeline->name + ": threadsPerThreadgroup " + triple(threads) + " is not from 1 to " +
+               std::to_string(most) + " in all");
     return false;
   }
   if (state.pipeline->whole_simdgroups && threads.width * threads.height * threads.depth % 32 != 0) {
-    refuse(state, member, state.pipeline->name + ": threadsPerThreadgroup " + triple(threads) +
-                              " is not a multiple of threadExecutionWidth, as the pipeline was told");
+    refuse(state, member,
+           state.pipeline->name + ": threadsPerThreadgroup " + triple(threads) +
+               " is not a multiple of threadExecutionWidth, as the pipeline was told");
     return false;
   }
   return true;
@@ -130,8 +135,11 @@ Dispatch* append(EncoderState& state, const char* member, Grid::Kind kind, MTLSi
   }
   for (const auto& binding : dispatch.threadgroup_memory) memory += binding.nbytes;
   if (memory > limits().threadgroup_memory) {
-    refuse(state, member, state.pipeline->name + ": " + std::to_string(memory) + " bytes of threadgroup memory, the "
-                              "limit is " + std::to_string(limits().threadgroup_memory));
+    refuse(state, member,
+           state.pipeline->name + ": " + std::to_string(memory) +
+               " bytes of threadgroup memory, the "
+               "limit is " +
+               std::to_string(limits().threadgroup_memory));
     return nullptr;
   }
   dispatch.threads[0] = static_cast<std::uint32_t>(threads.width);
@@ -192,7 +200,8 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 }
 - (void)endEncoding {
   if (!is_open(*_state, "endEncoding")) return;
-  if (!_state->groups.empty()) refuse(*_state, "endEncoding", "a debug group is open: " + _state->groups.back());
+  if (!_state->groups.empty())
+    refuse(*_state, "endEncoding", "a debug group is open: " + _state->groups.back());
   _state->pass->ended = true;
 }
 - (void)insertDebugSignpost:(NSString*)string {
@@ -216,7 +225,8 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)pipeline {
   const char* member = "setComputePipelineState:";
   if (!is_open(*_state, member)) return;
-  if (!is_double(pipeline, objc_getClass("MetalDoublePipeline"))) return refuse(*_state, member, "not a pipeline");
+  if (!is_double(pipeline, objc_getClass("MetalDoublePipeline")))
+    return refuse(*_state, member, "not a pipeline");
   std::shared_ptr<PipelineState> state = state_of(pipeline);
   if (state->device != &_state->commands->queue->device)
     return refuse(*_state, member, state->name + " is another device's");
@@ -227,7 +237,8 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
   const char* member = "setBytes:length:atIndex:";
   if (!is_open(*_state, member) || !has_index(*_state, member, index)) return;
   if (bytes == nullptr || length == 0 || length > max_bytes)
-    return refuse(*_state, member, "length " + std::to_string(length) + " is not from 1 to 4096, or null bytes");
+    return refuse(*_state, member,
+                  "length " + std::to_string(length) + " is not from 1 to 4096, or null bytes");
   Slot& slot = _state->slots[index];
   slot.buffer = nullptr;
   const auto* begin = static_cast<const std::uint8_t*>(bytes);
@@ -246,8 +257,9 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
   if (state->device != &_state->commands->queue->device)
     return refuse(*_state, member, "the buffer is another device's");
   if (offset >= state->length)
-    return refuse(*_state, member, "offset " + std::to_string(offset) + " is past the end of a buffer of " +
-                                       std::to_string(state->length) + " bytes");
+    return refuse(*_state, member,
+                  "offset " + std::to_string(offset) + " is past the end of a buffer of " +
+                      std::to_string(state->length) + " bytes");
   slot.buffer = std::move(state);
   slot.offset = offset;
   _state->commands->use(buffer);
@@ -259,11 +271,14 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
   if (slot.buffer == nullptr)
     return refuse(*_state, member, "no buffer is bound at index " + std::to_string(index));
   if (offset >= slot.buffer->length)
-    return refuse(*_state, member, "offset " + std::to_string(offset) + " is past the end of a buffer of " +
-                                       std::to_string(slot.buffer->length) + " bytes");
+    return refuse(*_state, member,
+                  "offset " + std::to_string(offset) + " is past the end of a buffer of " +
+                      std::to_string(slot.buffer->length) + " bytes");
   slot.offset = offset;
 }
-- (void)setBuffers:(const id<MTLBuffer>[])buffers offsets:(const NSUInteger[])offsets withRange:(NSRange)range {
+- (void)setBuffers:(const id<MTLBuffer>[])buffers
+           offsets:(const NSUInteger[])offsets
+         withRange:(NSRange)range {
   for (NSUInteger i = 0; i < range.length; ++i)
     [self setBuffer:buffers[i] offset:offsets[i] atIndex:range.location + i];
 }
@@ -273,12 +288,14 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
   if (length % 16 != 0)
     return refuse(*_state, member, "length " + std::to_string(length) + " is not a multiple of 16");
   if (length > limits().threadgroup_memory)
-    return refuse(*_state, member, "length " + std::to_string(length) + " is over the limit, " +
-                                       std::to_string(limits().threadgroup_memory));
+    return refuse(*_state, member,
+                  "length " + std::to_string(length) + " is over the limit, " +
+                      std::to_string(limits().threadgroup_memory));
   _state->threadgroup_memory[index] = length;
 }
 
-- (void)dispatchThreadgroups:(MTLSize)threadgroupsPerGrid threadsPerThreadgroup:(MTLSize)threadsPerThreadgroup {
+- (void)dispatchThreadgroups:(MTLSize)threadgroupsPerGrid
+       threadsPerThreadgroup:(MTLSize)threadsPerThreadgroup {
   const char* member = "dispatchThreadgroups:threadsPerThreadgroup:";
   if (!check_grid(*_state, member, threadgroupsPerGrid)) return;
   Dispatch* dispatch = append(*_state, member, Grid::Kind::threadgroups, threadsPerThreadgroup);
@@ -299,16 +316,18 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
   const std::shared_ptr<BufferState> state = state_of(indirectBuffer);
   const NSUInteger size = sizeof(MTLDispatchThreadgroupsIndirectArguments);
   if (indirectBufferOffset % 4 != 0)
-    return refuse(*_state, member, "offset " + std::to_string(indirectBufferOffset) + " is not a multiple of 4");
+    return refuse(*_state, member,
+                  "offset " + std::to_string(indirectBufferOffset) + " is not a multiple of 4");
   if (state->length < size || indirectBufferOffset > state->length - size)
-    return refuse(*_state, member, "offset " + std::to_string(indirectBufferOffset) +
-                                       " leaves no room for three counts in a buffer of " +
-                                       std::to_string(state->length) + " bytes");
+    return refuse(*_state, member,
+                  "offset " + std::to_string(indirectBufferOffset) +
+                      " leaves no room for three counts in a buffer of " + std::to_string(state->length) +
+                      " bytes");
   Dispatch* dispatch = append(*_state, member, Grid::Kind::indirect, threadsPerThreadgroup);
   if (dispatch == nullptr) return;
   count_event(Event::indirect_dispatch);
-  dispatch->indirect = {0, metalane::Access::read, state->address + indirectBufferOffset, size, state.get(),
-                        indirectBufferOffset};
+  dispatch->indirect = {0,           metalane::Access::read, state->address + indirectBufferOffset, size,
+                        state.get(), indirectBufferOffset};
   _state->commands->use(indirectBuffer);
 }
 
@@ -316,16 +335,20 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
   static_cast<void>(usage);
   const char* member = "useResource:usage:";
   if (!is_open(*_state, member)) return;
-  if (!is_double(resource, objc_getClass("MetalDoubleBuffer"))) return refuse(*_state, member, "not a buffer");
+  if (!is_double(resource, objc_getClass("MetalDoubleBuffer")))
+    return refuse(*_state, member, "not a buffer");
   _state->commands->use(static_cast<id<MTLBuffer>>(resource));
 }
-- (void)useResources:(const id<MTLResource>[])resources count:(NSUInteger)count usage:(MTLResourceUsage)usage {
+- (void)useResources:(const id<MTLResource>[])resources
+               count:(NSUInteger)count
+               usage:(MTLResourceUsage)usage {
   for (NSUInteger i = 0; i < count; ++i) [self useResource:resources[i] usage:usage];
 }
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope {
   if (!is_open(*_state, "memoryBarrierWithScope:")) return;
   count_event(Event::barrier);
-  if ((scope & MTLBarrierScopeBuffers) != 0) _state->pass->barriers.push_back({_state->pass->dispatches.size(), true, {}});
+  if ((scope & MTLBarrierScopeBuffers) != 0)
+    _state->pass->barriers.push_back({_state->pass->dispatches.size(), true, {}});
 }
 - (void)memoryBarrierWithResources:(const id<MTLResource>[])resources count:(NSUInteger)count {
   const char* member = "memoryBarrierWithResources:count:";

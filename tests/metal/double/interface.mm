@@ -43,25 +43,41 @@ void append_class(std::string& text, Class type) {
 extern "C" const char* metal_double_interface(void) {
   static const std::string all = [] {
     std::string text = "{\"protocols\": {";
-    for (Protocol* protocol :
-         {@protocol(MTLAllocation), @protocol(MTLBinaryArchive), @protocol(MTLBinding), @protocol(MTLBuffer),
-          @protocol(MTLBufferBinding), @protocol(MTLCaptureScope), @protocol(MTLCommandBuffer),
-          @protocol(MTLCommandBufferEncoderInfo), @protocol(MTLCommandEncoder), @protocol(MTLCommandQueue),
-          @protocol(MTLComputeCommandEncoder), @protocol(MTLComputePipelineState), @protocol(MTLDevice),
-          @protocol(MTLEvent), @protocol(MTLFunction), @protocol(MTLLibrary), @protocol(MTLResidencySet),
-          @protocol(MTLResource), @protocol(MTLSharedEvent), @protocol(MTLThreadgroupBinding)}) {
+    for (Protocol* protocol : {
+           @protocol (MTLAllocation), @protocol (MTLBinaryArchive), @protocol (MTLBinding),
+               @protocol (MTLBuffer), @protocol (MTLBufferBinding), @protocol (MTLCaptureScope),
+               @protocol (MTLCommandBuffer), @protocol (MTLCommandBufferEncoderInfo),
+               @protocol (MTLCommandEncoder), @protocol (MTLCommandQueue),
+               @protocol (MTLComputeCommandEncoder), @protocol (MTLComputePipelineState),
+               @protocol (MTLDevice), @protocol (MTLEvent), @protocol (MTLFunction), @protocol (MTLLibrary),
+               @protocol (MTLResidencySet), @protocol (MTLResource), @protocol (MTLSharedEvent),
+               @protocol (MTLThreadgroupBinding)
+         }) {
       append_protocol(text, protocol);
     }
     text += "}, \"classes\": {";
-    for (Class type :
-         {[MTLArchitecture class], [MTLArrayType class], [MTLBinaryArchiveDescriptor class],
-          [MTLCaptureDescriptor class], [MTLCaptureManager class], [MTLCommandBufferDescriptor class],
-          [MTLCommandQueueDescriptor class], [MTLCompileOptions class], [MTLComputePipelineDescriptor class],
-          [MTLComputePipelineReflection class], [MTLFunctionConstant class], [MTLFunctionConstantValues class],
-          [MTLFunctionDescriptor class], [MTLPipelineBufferDescriptor class],
-          [MTLPipelineBufferDescriptorArray class], [MTLPointerType class], [MTLResidencySetDescriptor class],
-          [MTLSharedEventHandle class], [MTLSharedEventListener class], [MTLStructMember class],
-          [MTLStructType class], [MTLType class]}) {
+    for (Class type : {[MTLArchitecture class],
+                       [MTLArrayType class],
+                       [MTLBinaryArchiveDescriptor class],
+                       [MTLCaptureDescriptor class],
+                       [MTLCaptureManager class],
+                       [MTLCommandBufferDescriptor class],
+                       [MTLCommandQueueDescriptor class],
+                       [MTLCompileOptions class],
+                       [MTLComputePipelineDescriptor class],
+                       [MTLComputePipelineReflection class],
+                       [MTLFunctionConstant class],
+                       [MTLFunctionConstantValues class],
+                       [MTLFunctionDescriptor class],
+                       [MTLPipelineBufferDescriptor class],
+                       [MTLPipelineBufferDescriptorArray class],
+                       [MTLPointerType class],
+                       [MTLResidencySetDescriptor class],
+                       [MTLSharedEventHandle class],
+                       [MTLSharedEventListener class],
+                       [MTLStructMember class],
+                       [MTLStructType class],
+                       [MTLType class]}) {
       append_class(text, type);
     }
     return text + "}}";

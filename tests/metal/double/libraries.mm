@@ -1,5 +1,5 @@
-// Libraries, functions and their constants, and how they are compiled: by the private CPU device, which has the
-// built-in kernels compiled already.
+// Libraries, functions and their constants, and how they are compiled: by the private CPU device, which has
+// the built-in kernels compiled already.
 #include "libraries.h"
 
 #include <metalane/error.h>
@@ -106,12 +106,18 @@ struct ScalarKind {
   std::size_t size;
 };
 constexpr ScalarKind scalar_kinds[] = {
-    {MTLDataTypeFloat, metalane::ScalarType::float32, 4},   {MTLDataTypeHalf, metalane::ScalarType::float16, 2},
-    {MTLDataTypeInt, metalane::ScalarType::int32, 4},       {MTLDataTypeUInt, metalane::ScalarType::uint32, 4},
-    {MTLDataTypeShort, metalane::ScalarType::int16, 2},     {MTLDataTypeUShort, metalane::ScalarType::uint16, 2},
-    {MTLDataTypeChar, metalane::ScalarType::int8, 1},       {MTLDataTypeUChar, metalane::ScalarType::uint8, 1},
-    {MTLDataTypeBool, metalane::ScalarType::boolean, 1},    {MTLDataTypeLong, metalane::ScalarType::int64, 8},
-    {MTLDataTypeULong, metalane::ScalarType::uint64, 8},    {MTLDataTypeBFloat, metalane::ScalarType::bfloat16, 2},
+    {MTLDataTypeFloat, metalane::ScalarType::float32, 4},
+    {MTLDataTypeHalf, metalane::ScalarType::float16, 2},
+    {MTLDataTypeInt, metalane::ScalarType::int32, 4},
+    {MTLDataTypeUInt, metalane::ScalarType::uint32, 4},
+    {MTLDataTypeShort, metalane::ScalarType::int16, 2},
+    {MTLDataTypeUShort, metalane::ScalarType::uint16, 2},
+    {MTLDataTypeChar, metalane::ScalarType::int8, 1},
+    {MTLDataTypeUChar, metalane::ScalarType::uint8, 1},
+    {MTLDataTypeBool, metalane::ScalarType::boolean, 1},
+    {MTLDataTypeLong, metalane::ScalarType::int64, 8},
+    {MTLDataTypeULong, metalane::ScalarType::uint64, 8},
+    {MTLDataTypeBFloat, metalane::ScalarType::bfloat16, 2},
 };
 
 const ScalarKind* kind_of(MTLDataType type) {
@@ -169,7 +175,8 @@ metalane::ConstantNumber number_of(metalane::ScalarType scalar, const std::uint8
   }
 }
 
-metalane::ConstantValue constant_value(const metalane::FunctionConstant& constant, const ConstantBytes& given) {
+metalane::ConstantValue constant_value(const metalane::FunctionConstant& constant,
+                                       const ConstantBytes& given) {
   const ScalarKind& kind = *kind_of(given.type);
   std::vector<metalane::ConstantNumber> numbers;
   for (std::size_t i = 0; i < components_of(kind, given.type); ++i)
@@ -428,7 +435,8 @@ METAL_DOUBLE_COUNTED("MTLLibrary")
 }
 - (NSArray*)functionNames {
   NSMutableArray* names = [NSMutableArray array];
-  for (const metalane::KernelSignature& kernel : (*_state)->kernels) [names addObject:to_nsstring(kernel.name)];
+  for (const metalane::KernelSignature& kernel : (*_state)->kernels)
+    [names addObject:to_nsstring(kernel.name)];
   return names;
 }
 - (MTLLibraryType)type {

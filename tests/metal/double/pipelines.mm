@@ -63,7 +63,8 @@ METAL_DOUBLE_COUNTED("MTLPipelineBufferDescriptorArray")
 METAL_DOUBLE_COUNTED("MTLComputePipelineDescriptor")
 @synthesize label = _label;
 @synthesize computeFunction = _computeFunction;
-@synthesize threadGroupSizeIsMultipleOfThreadExecutionWidth = _threadGroupSizeIsMultipleOfThreadExecutionWidth;
+@synthesize threadGroupSizeIsMultipleOfThreadExecutionWidth =
+    _threadGroupSizeIsMultipleOfThreadExecutionWidth;
 @synthesize maxTotalThreadsPerThreadgroup = _maxTotalThreadsPerThreadgroup;
 @synthesize buffers = _buffers;
 @synthesize supportIndirectCommandBuffers = _supportIndirectCommandBuffers;
@@ -113,7 +114,8 @@ METAL_DOUBLE_COUNTED("MTLComputePipelineDescriptor")
   copy->_maxTotalThreadsPerThreadgroup = _maxTotalThreadsPerThreadgroup;
   copy->_supportIndirectCommandBuffers = _supportIndirectCommandBuffers;
   copy->_binaryArchives = [_binaryArchives copy];
-  for (NSUInteger i = 0; i < max_buffers; ++i) copy->_buffers->_descriptors[i] = [_buffers->_descriptors[i] copy];
+  for (NSUInteger i = 0; i < max_buffers; ++i)
+    copy->_buffers->_descriptors[i] = [_buffers->_descriptors[i] copy];
   return copy;
 }
 @end
@@ -135,7 +137,8 @@ METAL_DOUBLE_COUNTED("MTLComputePipelineState")
 - (void)destroy {
   (*_state)->alive = false;
   if ((*_state)->unretained != 0)
-    violation("MTLComputePipelineState: released while a command buffer that does not retain it is in flight");
+    violation(
+        "MTLComputePipelineState: released while a command buffer that does not retain it is in flight");
   delete _state;
   [_label release];
 }
@@ -208,10 +211,10 @@ id<MTLComputePipelineState> new_pipeline(DeviceState& device, MTLComputePipeline
   const NSUInteger asked_for = descriptor->_maxTotalThreadsPerThreadgroup;
   if (asked_for > limits().threads || compiled->static_threadgroup_memory > limits().threadgroup_memory) {
     set_error(error, pipeline_domain, 3,
-              "the pipeline " + function->name + " asks for " + std::to_string(asked_for) + " threads and has " +
-                  std::to_string(compiled->static_threadgroup_memory) +
-                  " bytes of threadgroup memory; the device's limits are " + std::to_string(limits().threads) +
-                  " and " + std::to_string(limits().threadgroup_memory));
+              "the pipeline " + function->name + " asks for " + std::to_string(asked_for) +
+                  " threads and has " + std::to_string(compiled->static_threadgroup_memory) +
+                  " bytes of threadgroup memory; the device's limits are " +
+                  std::to_string(limits().threads) + " and " + std::to_string(limits().threadgroup_memory));
     return nil;
   }
   count_event(Event::pipeline);
@@ -220,9 +223,11 @@ id<MTLComputePipelineState> new_pipeline(DeviceState& device, MTLComputePipeline
   state->compiled = compiled;
   state->name = descriptor->_label != nil ? to_string(descriptor->_label) : function->name;
   state->max_threads = std::min(compiled->max_total_threads_per_threadgroup, limits().threads);
-  if (asked_for != 0) state->max_threads = std::min(state->max_threads, static_cast<std::uint32_t>(asked_for));
+  if (asked_for != 0)
+    state->max_threads = std::min(state->max_threads, static_cast<std::uint32_t>(asked_for));
   state->whole_simdgroups = descriptor->_threadGroupSizeIsMultipleOfThreadExecutionWidth;
-  const bool wants_reflection = (options & (MTLPipelineOptionBindingInfo | MTLPipelineOptionBufferTypeInfo)) != 0;
+  const bool wants_reflection =
+      (options & (MTLPipelineOptionBindingInfo | MTLPipelineOptionBufferTypeInfo)) != 0;
   if (reflection != nullptr) *reflection = wants_reflection ? make_reflection(compiled->signature) : nil;
   MetalDoublePipeline* pipeline = [[MetalDoublePipeline alloc] init];
   pipeline->_state = new std::shared_ptr<PipelineState>(std::move(state));
@@ -272,7 +277,8 @@ bool read_archive(const std::string& path, std::set<std::string>& keys) {
   const std::string content((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   constexpr std::size_t line = 65;  // a hash and its line end
   const std::size_t begin = archive_magic.size() + line;
-  for (std::size_t at = begin; at + line <= content.size(); at += line) keys.insert(content.substr(at, line - 1));
+  for (std::size_t at = begin; at + line <= content.size(); at += line)
+    keys.insert(content.substr(at, line - 1));
   return content == archive_text(keys);
 }
 
@@ -325,7 +331,8 @@ bool archive_holds(id<MTLBinaryArchive> archive, const std::string& key) {
   return state.keys.contains(key);
 }
 
-id<MTLBinaryArchive> new_archive(DeviceState& device, MTLBinaryArchiveDescriptor* descriptor, NSError** error) {
+id<MTLBinaryArchive> new_archive(DeviceState& device, MTLBinaryArchiveDescriptor* descriptor,
+                                 NSError** error) {
   if (descriptor == nil) {
     violation("newBinaryArchiveWithDescriptor:error: nil");
     return nil;

@@ -1,5 +1,5 @@
-// Command queues and how they run command buffers: one after another on the queue's own thread, by the device's
-// private CPU device; handlers are called on a second thread.
+// Command queues and how they run command buffers: one after another on the queue's own thread, by the
+// device's private CPU device; handlers are called on a second thread.
 #include <metalane/error.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Dispatches of one stretch without a barrier over everything, in a random order that its narrower barriers allow.
+// Dispatches of one stretch without a barrier over everything, in a random order that its narrower barriers
+// allow.
 void append_shuffled(const EncodedPass& pass, std::size_t begin, std::size_t end, std::mt19937_64& random,
                      std::vector<std::size_t>& order) {
   const auto touches = [&pass](std::size_t dispatch, const BufferState* buffer) {
@@ -86,8 +87,8 @@ void append_shuffled(const EncodedPass& pass, std::size_t begin, std::size_t end
 struct Outcome {
   MTLCommandBufferError code = MTLCommandBufferErrorNone;
   std::string text;
-  std::size_t pass = 0;   // the number of the pass that failed
-  std::string label;      // of the launch that failed
+  std::size_t pass = 0;  // the number of the pass that failed
+  std::string label;     // of the launch that failed
 };
 
 MTLCommandBufferError code_of(const std::string& code) {
@@ -459,8 +460,7 @@ namespace metal_double {
 
 id<MTLCommandQueue> new_queue(DeviceState& device, NSUInteger max_command_buffers) {
   MetalDoubleQueue* queue = [[MetalDoubleQueue alloc] init];
-  queue->_state =
-      new std::shared_ptr<QueueState>(std::make_shared<QueueState>(device, max_command_buffers));
+  queue->_state = new std::shared_ptr<QueueState>(std::make_shared<QueueState>(device, max_command_buffers));
   queue->_residencySets = [[NSMutableSet alloc] init];
   return queue;
 }

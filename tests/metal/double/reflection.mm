@@ -1,4 +1,5 @@
-// Reflection, from the signature that the reader of Metal source gives, with the differences that tests plant.
+// Reflection, from the signature that the reader of Metal source gives, with the differences that tests
+// plant.
 #include "accounting.h"
 #include "devices.h"
 
@@ -283,8 +284,8 @@ MetalDoubleBinding* make_buffer_binding(const metalane::KernelArgument& argument
   fill(binding, argument, MTLBindingTypeBuffer);
   MTLPointerType* pointer = [[MTLPointerType alloc] init];
   pointer->_dataType = MTLDataTypePointer;
-  pointer->_elementType = static_cast<MTLDataType>(
-      value_or_planted(argument.name, "", "dataType", data_type_of(argument.type)));
+  pointer->_elementType =
+      static_cast<MTLDataType>(value_or_planted(argument.name, "", "dataType", data_type_of(argument.type)));
   pointer->_access = binding->_access;
   pointer->_alignment = binding->_alignment;
   pointer->_dataSize = binding->_dataSize;

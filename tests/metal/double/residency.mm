@@ -65,7 +65,8 @@ METAL_DOUBLE_COUNTED("MTLResidencySet")
 - (void)endResidency {
 }
 - (void)addAllocation:(id<MTLAllocation>)allocation {
-  if (!is_double(allocation, objc_getClass("MetalDoubleBuffer"))) return violation("addAllocation: not a buffer");
+  if (!is_double(allocation, objc_getClass("MetalDoubleBuffer")))
+    return violation("addAllocation: not a buffer");
   @synchronized(self) {
     [_pending addObject:allocation];
   }

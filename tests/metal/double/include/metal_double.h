@@ -29,10 +29,12 @@ METAL_DOUBLE_API void metal_double_clear_violations(void);
 // misses", "captures", "debug groups". -1 for other names.
 METAL_DOUBLE_API int64_t metal_double_count(const char* what);
 
-// What the last compilation of a source was asked for: "mathMode=0 functions=1 fastMath=0 languageVersion=3.1".
+// What the last compilation of a source was asked for: "mathMode=0 functions=1 fastMath=0
+// languageVersion=3.1".
 METAL_DOUBLE_API const char* metal_double_last_compilation(void);
 
-// newLibraryWithURL: takes files made of this line and Metal source behind it, in place of Apple's compiled form.
+// newLibraryWithURL: takes files made of this line and Metal source behind it, in place of Apple's compiled
+// form.
 #define METAL_DOUBLE_LIBRARY_MAGIC "MTLB double\n"
 
 // The system played. 0 is one with everything; METAL_DOUBLE_SYSTEM=older in the environment starts with
@@ -71,7 +73,8 @@ METAL_DOUBLE_API void metal_double_delay_completion(double seconds);
 // All work of the device that is not done ends with MTLCommandBufferErrorDeviceRemoved, until faults are
 // cleared.
 METAL_DOUBLE_API void metal_double_lose_device(uint32_t device);
-// Command buffers that run longer than this (30 s) end with MTLCommandBufferErrorTimeout, as by a system's watchdog.
+// Command buffers that run longer than this (30 s) end with MTLCommandBufferErrorTimeout, as by a system's
+// watchdog.
 METAL_DOUBLE_API void metal_double_set_watchdog(double seconds);
 // Reflection lies: of the member `member` (null: the argument itself) of the argument `argument` of every
 // kernel, `what` ("offset", "dataType", "access", "index", "arrayLength", "dataSize", "used") reads `value`.

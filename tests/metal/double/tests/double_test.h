@@ -95,6 +95,7 @@ inline void expect_violation(const char* text, int line, const char* file) {
   metal_double_clear_violations();
 }
 #define EXPECT_VIOLATION(text) double_test::expect_violation(text, __LINE__, __FILE__)
-#define EXPECT_NO_VIOLATION() CHECK_EQ(std::string(metal_double_violation_count() ? metal_double_violation(0) : ""), "")
+#define EXPECT_NO_VIOLATION() \
+  CHECK_EQ(std::string(metal_double_violation_count() ? metal_double_violation(0) : ""), "")
 
 }  // namespace double_test

@@ -391,7 +391,7 @@ TEST_CASE(an_error_names_its_encoder_and_signposts) {
   MTLCommandBufferDescriptor* descriptor = [[[MTLCommandBufferDescriptor alloc] init] autorelease];
   descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
   id<MTLCommandBuffer> commands = [f.queue commandBufferWithDescriptor:descriptor];
-  for (NSString* label in [NSArray arrayWithObjects:@"first", @"second", @"third", nil]) {
+  for (NSString *label in [NSArray arrayWithObjects:@"first", @"second", @"third", nil]) {
     id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoder];
     encoder.label = label;
     const bool endless = [label isEqualToString:@"second"];
