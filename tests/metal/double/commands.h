@@ -24,11 +24,8 @@ namespace metal_double {
 struct Dispatch {
   std::shared_ptr<PipelineState> pipeline;
   std::vector<metalane::backend::BufferBinding> buffers;  // `native` is the BufferState
-  struct Bytes {
-    std::uint32_t index;
-    std::vector<std::uint8_t> data;
-  };
-  std::vector<Bytes> bytes;
+  std::vector<metalane::backend::BytesBinding> bytes;
+  std::vector<std::vector<std::uint8_t>> byte_data;  // what they point to
   std::vector<metalane::backend::ThreadgroupBinding> threadgroup_memory;
   metalane::Grid::Kind kind = metalane::Grid::Kind::threadgroups;
   std::uint32_t grid[3] = {1, 1, 1};

@@ -84,7 +84,8 @@ bool bind(EncoderState& state, const char* member, const metalane::KernelArgumen
       refuse(state, member, kernel + ": " + describe(argument) + " may be written and is bound to bytes");
       return false;
     }
-    dispatch.bytes.push_back({argument.index, slot.bytes});
+    const std::vector<std::uint8_t>& data = dispatch.byte_data.emplace_back(slot.bytes);
+    dispatch.bytes.push_back({argument.index, static_cast<std::uint32_t>(data.size()), data.data()});
     return true;
   }
   if (argument.type.alignment != 0 && slot.offset % argument.type.alignment != 0) {

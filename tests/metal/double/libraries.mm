@@ -2,8 +2,6 @@
 // the built-in kernels compiled already.
 #include "libraries.h"
 
-#include <metalane/error.h>
-
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -11,6 +9,7 @@
 #include "accounting.h"
 #include "core/builtin.h"
 #include "core/hash.h"
+#include "cpu_work.h"
 #include "metal_double.h"
 #include "msl/metal_text.h"
 
@@ -359,12 +358,10 @@ std::shared_ptr<const metalane::backend::Pipeline> compile(const FunctionState& 
   request.function = function.name;
   request.constants = function.constants;
   request.math = function.library->math;
-  try {
-    return function.library->device->cpu().compile(request);
-  } catch (const metalane::Error& failure) {
-    set_error(error, compiler_domain, 2, failure.what());
-    return nullptr;
-  }
+  std::string problem;
+  auto compiled = compile_on(function.library->device->cpu(), request, problem);
+  if (compiled == nullptr) set_error(error, compiler_domain, 2, problem);
+  return compiled;
 }
 
 }  // namespace metal_double
@@ -533,10 +530,9 @@ id<MTLLibrary> new_library(DeviceState& device, const std::string& text, MTLComp
     source->text = text;
     state->source = std::move(source);
   }
-  try {
-    state->kernels = device.cpu().inspect(*state->source);
-  } catch (const metalane::Error& failure) {
-    set_error(error, MTLLibraryErrorDomain, MTLLibraryErrorCompileFailure, failure.what());
+  std::string problem;
+  if (!inspect_on(device.cpu(), *state->source, state->kernels, problem)) {
+    set_error(error, MTLLibraryErrorDomain, MTLLibraryErrorCompileFailure, problem);
     return nil;
   }
   MetalDoubleLibrary* library = [[MetalDoubleLibrary alloc] init];

@@ -1,15 +1,13 @@
 // Command queues and how they run command buffers: one after another on the queue's own thread, by the
 // device's private CPU device; handlers are called on a second thread.
-#include <metalane/error.h>
-
 #include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <random>
-#include <semaphore>
 
 #include "accounting.h"
 #include "commands.h"
+#include "cpu_work.h"
 #include "metal_double.h"
 
 using namespace metal_double;
@@ -102,43 +100,25 @@ MTLCommandBufferError code_of(const std::string& code) {
 }
 
 void run_pass(CommandBufferState& commands, const EncodedPass& pass, std::uint64_t seed, Outcome& outcome) {
-  metalane::backend::Device& cpu = commands.queue->device.cpu();
-  std::exception_ptr error;
-  try {
-    const auto submission = cpu.open({.concurrent = false});
-    std::vector<metalane::backend::BytesBinding> bytes;
-    for (const std::size_t number : pass.order(seed)) {
-      const Dispatch& dispatch = pass.dispatches[number];
-      metalane::backend::Launch launch;
-      bytes.clear();
-      for (const Dispatch::Bytes& given : dispatch.bytes)
-        bytes.push_back({given.index, static_cast<std::uint32_t>(given.data.size()), given.data.data()});
-      launch.pipeline = dispatch.pipeline->compiled.get();
-      launch.buffers = dispatch.buffers;
-      launch.bytes = bytes;
-      launch.threadgroup_memory = dispatch.threadgroup_memory;
-      launch.grid_kind = dispatch.kind;
-      std::copy_n(dispatch.grid, 3, launch.grid);
-      std::copy_n(dispatch.threads, 3, launch.threads_per_threadgroup);
-      launch.indirect = dispatch.indirect;
-      launch.label = dispatch.label;
-      submission->dispatch(launch);
-    }
-    std::binary_semaphore ended(0);
-    submission->commit(faults().watchdog, [&](metalane::backend::Completion completion) {
-      error = completion.error;
-      ended.release();
-    });
-    ended.acquire();
-    if (error != nullptr) std::rethrow_exception(error);
-  } catch (const metalane::CommandBufferError& failure) {
-    outcome.code = code_of(failure.code());
-    outcome.text = failure.what();
-    outcome.label = failure.label();
-  } catch (const metalane::Error& failure) {
-    outcome.code = MTLCommandBufferErrorInternal;
-    outcome.text = failure.what();
+  std::vector<metalane::backend::Launch> launches;
+  for (const std::size_t number : pass.order(seed)) {
+    const Dispatch& dispatch = pass.dispatches[number];
+    metalane::backend::Launch& launch = launches.emplace_back();
+    launch.pipeline = dispatch.pipeline->compiled.get();
+    launch.buffers = dispatch.buffers;
+    launch.bytes = dispatch.bytes;
+    launch.threadgroup_memory = dispatch.threadgroup_memory;
+    launch.grid_kind = dispatch.kind;
+    std::copy_n(dispatch.grid, 3, launch.grid);
+    std::copy_n(dispatch.threads, 3, launch.threads_per_threadgroup);
+    launch.indirect = dispatch.indirect;
+    launch.label = dispatch.label;
   }
+  const LaunchesEnd end = run_on(commands.queue->device.cpu(), launches, faults().watchdog);
+  if (end.code.empty()) return;
+  outcome.code = code_of(end.code);
+  outcome.text = end.text;
+  outcome.label = end.label;
 }
 
 // False when the device was lost first.
