@@ -98,6 +98,12 @@ metalane_embed_text(
   DEFINITION "std::span<const BuiltinHeader> builtin_headers() { return entries; }\n"
   ENTRIES ${builtin_header_entries})
 
+set(METALANE_ADAPT "" CACHE FILEPATH "metalane-adapt of another build, where this one's programs cannot run here")
+if(METALANE_ADAPT)
+  set(adapt ${METALANE_ADAPT})
+else()
+  set(adapt metalane-adapt)
+endif()
 # An archive, so that the tool links only what it reaches: the rest of core needs the tables made here.
 add_library(metalane_adapt_base STATIC $<TARGET_OBJECTS:metalane_core> $<TARGET_OBJECTS:metalane_msl>)
 target_link_libraries(metalane_adapt_base PUBLIC Threads::Threads)
@@ -133,9 +139,9 @@ foreach(family IN LISTS families)
   set(kernel_list ${builtin_dir}/${family}.kernels)
   add_custom_command(
     OUTPUT ${adapted} ${kernel_list}
-    COMMAND metalane-adapt list ${source} ${include_arguments} > ${kernel_list}
-    COMMAND metalane-adapt module --family ${family} --out ${adapted} ${source} ${include_arguments}
-    DEPENDS metalane-adapt ${source} ${builtin_header_paths}
+    COMMAND ${adapt} list ${source} ${include_arguments} > ${kernel_list}
+    COMMAND ${adapt} module --family ${family} --out ${adapted} ${source} ${include_arguments}
+    DEPENDS ${adapt} ${source} ${builtin_header_paths}
     COMMENT "Adapting shaders/${family}.metal"
     VERBATIM)
   list(APPEND kernel_lists ${kernel_list})

@@ -280,9 +280,7 @@ std::string Overloads::template_argument(Range argument, Index index) const {
   }
   if (argument.end - argument.begin != 1) return "";
   // A type that the function deduces, or an alias.
-  int number = 0;
   for (const Range& part : unit_.split_commas(item.params)) {
-    ++number;
     const auto parameters = read_declarators(unit_, part);
     const bool same =
         parameters.size() == 1 && parameters[0].name_at != no_index &&

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "backends/cpu/check_system.h"
+
 namespace metalane::cpu {
 
 std::uint64_t page_bytes() noexcept {
@@ -124,10 +126,7 @@ std::uint64_t CheckArena::show(std::uint32_t slot, std::uint64_t address_in, std
   const std::uint64_t skipped = address_in % page_bytes();
   const std::uint64_t mapped = pages_of(skipped + nbytes);
   if (mapped > capacity()) return 0;
-  // An old size of 0 asks for a second mapping of the same shared pages.
-  void* shown =
-      mremap(pointer(address_in - skipped), 0, mapped, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(address(slot)));
-  if (shown == MAP_FAILED) return 0;
+  if (!map_again(pointer(address(slot)), pointer(address_in - skipped), mapped)) return 0;
   mapped_[slot] = mapped;
   return address(slot) + skipped;
 }
@@ -151,7 +150,7 @@ void CheckArena::clear(std::uint32_t slot) noexcept {
 }
 
 CopiedPages::CopiedPages(std::uint64_t nbytes) : nbytes_(pages_of(nbytes)) {
-  descriptor_ = memfd_create("metalane-check", MFD_CLOEXEC);
+  descriptor_ = open_memory("metalane-check");
   if (descriptor_ < 0 || ftruncate(descriptor_, static_cast<off_t>(nbytes_)) != 0) return;
   void* address = mmap(nullptr, nbytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_, 0);
   if (address != MAP_FAILED) begin_ = reinterpret_cast<std::uint64_t>(address);

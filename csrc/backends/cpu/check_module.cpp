@@ -1,7 +1,6 @@
 // Where a module's code lies, and asking addr2line which lines it comes from.
 #include "backends/cpu/check_module.h"
 
-#include <link.h>
 #include <metalane/error.h>
 #include <unistd.h>
 
@@ -10,33 +9,12 @@
 #include <sstream>
 #include <string_view>
 
+#include "backends/cpu/check_system.h"
 #include "backends/cpu/host_compiler.h"
 #include "backends/cpu/process.h"
 
 namespace metalane::cpu {
 namespace {
-
-struct CodeRange {
-  std::uint64_t inside = 0;  // an address in it
-  std::uint64_t load_address = 0;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
-int find_code(dl_phdr_info* info, std::size_t, void* context) {
-  auto& range = *static_cast<CodeRange*>(context);
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const auto& header = info->dlpi_phdr[i];
-    const std::uint64_t begin = info->dlpi_addr + header.p_vaddr;
-    if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
-    if (range.inside < begin || range.inside >= begin + header.p_memsz) continue;
-    range.load_address = info->dlpi_addr;
-    range.begin = begin;
-    range.end = begin + header.p_memsz;
-    return 1;
-  }
-  return 0;
-}
 
 // The program that reads debug information: both compilers' own packages bring one of these.
 std::string line_program() {
@@ -88,9 +66,7 @@ CheckedModule::CheckedModule(std::shared_ptr<const LoadedModule> library, const 
     throw CompileError(kernel, "kernel '" + kernel + "': the compiled kernel has no table for the checker");
   }
   table_->attach(&host);
-  CodeRange range;
-  range.inside = reinterpret_cast<std::uint64_t>(library_->module().entry);
-  dl_iterate_phdr(&find_code, &range);
+  const CodeRange range = find_code(reinterpret_cast<std::uint64_t>(library_->module().entry));
   load_address_ = range.load_address;
   text_begin_ = range.begin;
   by_offset_.resize(range.end - range.begin);

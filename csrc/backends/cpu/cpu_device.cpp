@@ -3,20 +3,21 @@
 
 #include <metalane/cpu.h>
 #include <metalane/error.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <fstream>
-#include <thread>
 
 #include "backends/cpu/builtin_modules.h"
+#include "backends/cpu/check_system.h"
 #include "backends/cpu/checker.h"
 #include "backends/cpu/host_compiler.h"
 #include "backends/cpu/instruction_set.h"
 #include "backends/cpu/kernel_cache.h"
+#include "backends/cpu/pages.h"
+#include "backends/cpu/processors.h"
 #include "core/fork.h"
 #include "core/hash.h"
 #include "msl/msl.h"
@@ -28,15 +29,6 @@ constexpr const char* inherited_message =
     "cpu device: created before fork; open a new Device in this process";
 
 std::atomic<unsigned> chosen_thread_count{0};
-
-// The processors that this process may use: a container's limit counts.
-unsigned default_thread_count() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-    return static_cast<unsigned>(CPU_COUNT(&set));
-  }
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 std::uint64_t physical_memory() {
   return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -180,9 +172,12 @@ std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options
 CpuDevice::CpuDevice(const backend::OpenOptions& options)
     : kernels_(options.kernels), fork_generation_(core::fork_generation()) {
   const unsigned chosen = chosen_thread_count.load();
+  if (options.check.any() && !has_checker) {
+    throw DeviceError("Device: check: the checker runs on Linux; this system lacks what it needs");
+  }
   if (options.check.any()) checker_ = std::make_shared<Checker>(options.check);
   // Findings are the same from run to run only where one thread runs everything.
-  const unsigned threads = chosen != 0 ? chosen : default_thread_count();
+  const unsigned threads = chosen != 0 ? chosen : usable_processor_count();
   pool_ = std::make_shared<WorkerPool>(checker_ != nullptr ? 1 : threads, checker_);
   capabilities_.kind = "cpu";
   capabilities_.name = processor_name();
@@ -223,9 +218,9 @@ backend::Allocation CpuDevice::allocate(std::uint64_t nbytes, bool zero) {
   const std::uint64_t mapped = mapped_bytes(nbytes);
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) refuse();
-  // Fresh pages are zero; huge ones save most of the page faults and TLB misses of large buffers.
+  // Fresh pages are zero.
   constexpr std::uint64_t huge_page = 2 << 20;
-  if (mapped >= huge_page) madvise(address, mapped, MADV_HUGEPAGE);
+  if (mapped >= huge_page) prefer_huge_pages(address, mapped);
   return {address, nbytes, nullptr};
 }
 

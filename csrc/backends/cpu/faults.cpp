@@ -4,51 +4,65 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <ucontext.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <mutex>
+#include <optional>
+
+#include "backends/cpu/signal_context.h"
 
 namespace metalane::cpu {
 namespace {
 
-constexpr std::array<int, 4> fault_signals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-// stop() sends one of the signals that are handled anyway: no other number is taken from the program, and
-// ThreadSanitizer delivers it at once as it does for synchronous ones.
-constexpr int stop_signal = SIGILL;
 // Above MINSIGSTKSZ with AVX-512 and AMX state, and room for a sanitizer's wrapper.
 constexpr std::size_t signal_stack_bytes = 128 * 1024;
 
-// Initial-exec: reading it from a handler allocates nothing.
-__attribute__((tls_model("initial-exec"))) thread_local FaultGuard* current_guard = nullptr;
+// Of the calling thread; reading it from a handler allocates nothing.
+#if defined(__APPLE__)
+// A thread_local would be allocated where a thread first reads it, which may be in a handler.
+const std::optional<pthread_key_t> guard_key = []() -> std::optional<pthread_key_t> {
+  pthread_key_t key;
+  if (pthread_key_create(&key, nullptr) != 0) return std::nullopt;
+  return key;
+}();
+FaultGuard* current_guard() {
+  return guard_key ? static_cast<FaultGuard*>(pthread_getspecific(*guard_key)) : nullptr;
+}
+bool set_current_guard(FaultGuard* guard) { return guard_key && pthread_setspecific(*guard_key, guard) == 0; }
+#else
+__attribute__((tls_model("initial-exec"))) thread_local FaultGuard* guard_of_thread = nullptr;
+METALANE_NO_TSAN FaultGuard* current_guard() { return guard_of_thread; }
+bool set_current_guard(FaultGuard* guard) {
+  guard_of_thread = guard;
+  return true;
+}
+#endif
 
 std::mutex handlers_mutex;
 int handler_users = 0;
-struct sigaction previous_actions[fault_signals.size()];
+struct sigaction previous_actions[handled_signals.size()];
 // Counts installations: what a handler on another thread acquires before it reads previous_actions.
 std::atomic<std::uint64_t> installations{0};
 
 std::size_t index_of(int signal) {
   std::size_t index = 0;
-  while (fault_signals[index] != signal) ++index;
+  while (handled_signals[index] != signal) ++index;
   return index;
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
   static_cast<void>(installations.load(std::memory_order_acquire));
   struct sigaction& previous = previous_actions[index_of(signal)];
-  const bool sent = info->si_code <= 0;
   const bool is_default = (previous.sa_flags & SA_SIGINFO) == 0 && previous.sa_handler == SIG_DFL;
   const bool is_ignored = (previous.sa_flags & SA_SIGINFO) == 0 && previous.sa_handler == SIG_IGN;
-  if (is_ignored && sent) return;
+  if (is_ignored && is_surely_sent(*info)) return;
   if (is_default || is_ignored) {
     // The default action ends the process when the faulting instruction, or the signal sent, comes again.
     struct sigaction action = {};
     action.sa_handler = SIG_DFL;
     sigaction(signal, &action, nullptr);
-    if (sent) pthread_kill(pthread_self(), signal);
+    if (!is_surely_fault(*info)) pthread_kill(pthread_self(), signal);
     return;
   }
   // As the kernel would call it; this handler's return restores the interrupted mask.
@@ -68,9 +82,8 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 
 METALANE_NO_TSAN void on_signal(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
-  if (current_guard == nullptr || !current_guard->handle(signal, info, context)) {
-    pass_on(signal, info, context);
-  }
+  FaultGuard* const guard = current_guard();
+  if (guard == nullptr || !guard->handle(signal, info, context)) pass_on(signal, info, context);
   errno = saved_errno;
 }
 
@@ -79,9 +92,9 @@ bool is_ours(const struct sigaction& action) {
 }
 
 void install_handlers() {
-  for (std::size_t i = 0; i < fault_signals.size(); ++i) {
+  for (std::size_t i = 0; i < handled_signals.size(); ++i) {
     struct sigaction current = {};
-    sigaction(fault_signals[i], nullptr, &current);
+    sigaction(handled_signals[i], nullptr, &current);
     // A handler that was put over ours, and taken away since, may have left ours standing.
     if (is_ours(current)) continue;
     previous_actions[i] = current;
@@ -89,17 +102,17 @@ void install_handlers() {
     struct sigaction action = {};
     action.sa_sigaction = &on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    for (const int signal : fault_signals) sigaddset(&action.sa_mask, signal);
-    sigaction(fault_signals[i], &action, nullptr);
+    for (const int signal : handled_signals) sigaddset(&action.sa_mask, signal);
+    sigaction(handled_signals[i], &action, nullptr);
   }
 }
 
 void restore_handlers() {
-  for (std::size_t i = 0; i < fault_signals.size(); ++i) {
+  for (std::size_t i = 0; i < handled_signals.size(); ++i) {
     struct sigaction current = {};
-    sigaction(fault_signals[i], nullptr, &current);
+    sigaction(handled_signals[i], nullptr, &current);
     // Someone's handler on top of ours stays, and goes on calling ours, which passes everything on.
-    if (is_ours(current)) sigaction(fault_signals[i], &previous_actions[i], nullptr);
+    if (is_ours(current)) sigaction(handled_signals[i], &previous_actions[i], nullptr);
   }
 }
 
@@ -126,12 +139,11 @@ bool FaultGuard::attach_current_thread() {
   alternate.ss_size = signal_stack_bytes;
   if (sigaltstack(&alternate, nullptr) != 0) return false;
   thread_ = pthread_self();
-  current_guard = this;
-  return true;
+  return set_current_guard(this);
 }
 
 void FaultGuard::detach_current_thread() {
-  current_guard = nullptr;
+  set_current_guard(nullptr);
   stack_t none = {};
   none.ss_flags = SS_DISABLE;
   sigaltstack(&none, nullptr);
@@ -163,10 +175,8 @@ FaultGuard::Fault FaultGuard::take_fault() {
 
 METALANE_NO_TSAN bool FaultGuard::handle(int signal, const siginfo_t* info, void* context) noexcept {
   const bool on_fiber = runner_.on_fiber(context);
-  if (info->si_code <= 0) {
-    const bool stopped = signal == stop_signal && info->si_code == SI_TKILL && info->si_pid == getpid() &&
-                         state_.load() == signalled;
-    if (!stopped) return false;
+  if (is_surely_sent(*info)) {
+    if (signal != stop_signal || !is_from_this_process(*info) || state_.load() != signalled) return false;
     if (on_fiber && leavable_ && runner_.in_kernel()) runner_.force_leave(context);
     state_.store(received);
     return true;
@@ -174,7 +184,9 @@ METALANE_NO_TSAN bool FaultGuard::handle(int signal, const siginfo_t* info, void
   if (!on_fiber) return false;
   if (signal == SIGFPE && info->si_code == FPE_INTDIV && skip_division(context)) return true;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  fault_ = {signal, info->si_code, address, signal == SIGSEGV && runner_.is_stack_guard(address)};
+  // A page that refuses accesses raises SIGSEGV on Linux, SIGBUS on macOS.
+  const bool is_overflow = (signal == SIGSEGV || signal == SIGBUS) && runner_.is_stack_guard(address);
+  fault_ = {signal, info->si_code, address, is_overflow};
   runner_.force_leave(context);
   return true;
 }
@@ -188,12 +200,12 @@ std::string describe(const FaultGuard::Fault& fault) {
   }
   switch (fault.signal) {
     case SIGSEGV:
-      // A general-protection fault carries no address.
+#if defined(SI_KERNEL)  // a general-protection fault carries no address
       if (fault.code == SI_KERNEL) return "memory access at a non-canonical address";
+#endif
       return std::string("memory access at address ") + address;
     case SIGBUS:
-      return std::string("bus error (memory that is mapped from a file's end, or misaligned) at address ") +
-             address;
+      return std::string("bus error (") + bus_error_causes + ") at address " + address;
     case SIGILL:
       return std::string("trap or illegal instruction at address ") + address;
     default:
@@ -214,8 +226,7 @@ HandlerScope::~HandlerScope() {
 
 #if defined(__x86_64__)
 METALANE_NO_TSAN bool skip_division(void* signal_context) noexcept {
-  auto& registers = static_cast<ucontext_t*>(signal_context)->uc_mcontext.gregs;
-  const auto* at = reinterpret_cast<const std::uint8_t*>(registers[REG_RIP]);
+  const auto* at = reinterpret_cast<const std::uint8_t*>(program_counter(signal_context));
   bool is_16_bit = false;
   for (bool prefix = true; prefix;) {
     switch (*at) {
@@ -256,19 +267,19 @@ METALANE_NO_TSAN bool skip_division(void* signal_context) noexcept {
     }
     at += displacement;
   }
-  auto& rax = registers[REG_RAX];
-  auto& rdx = registers[REG_RDX];
+  auto& rax = register_a(signal_context);
+  auto& rdx = register_d(signal_context);
   if (opcode == 0xf6) {
-    rax &= ~greg_t{0xff00};  // remainder in AH
+    rax &= ~std::uint64_t{0xff00};  // remainder in AH
   } else if (is_64_bit) {
     rdx = 0;
   } else if (is_16_bit) {
-    rdx &= ~greg_t{0xffff};
+    rdx &= ~std::uint64_t{0xffff};
   } else {
     rax &= 0xffffffff;
     rdx = 0;
   }
-  registers[REG_RIP] = reinterpret_cast<greg_t>(at);
+  program_counter(signal_context) = reinterpret_cast<std::uintptr_t>(at);
   return true;
 }
 #else

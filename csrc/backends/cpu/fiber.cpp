@@ -1,14 +1,15 @@
-// The context switch in assembly, and stacks with guard pages.
+// Stacks with guard pages, and what sanitizers and signal handlers have to do with a switch.
 #include "backends/cpu/fiber.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <new>
+
+#include "backends/cpu/pages.h"
+#include "backends/cpu/signal_context.h"
 
 #if defined(METALANE_ASAN)
 #include <sanitizer/asan_interface.h>
@@ -16,106 +17,6 @@
 #endif
 #if defined(METALANE_TSAN)
 #include <sanitizer/tsan_interface.h>
-#endif
-
-// MADV_GUARD_INSTALL (Linux 6.13): a guard without a mapping of its own, of which a process may have 65,530.
-#if !defined(MADV_GUARD_INSTALL)
-#define MADV_GUARD_INSTALL 102
-#endif
-
-#if defined(__x86_64__)
-// The ABI's callee-saved registers; MXCSR and the x87 control word are left alone by kernels. A plain return:
-// fibers that wait at a barrier come from one call site, so that the return predictor, which a jump would
-// leave one entry off, is right (a barrier takes 40 % less time).
-asm(R"(
-  .text
-  .p2align 4
-  .globl metalane_fiber_switch
-  .hidden metalane_fiber_switch
-  .type metalane_fiber_switch, @function
-metalane_fiber_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  .globl metalane_fiber_resume
-  .hidden metalane_fiber_resume
-metalane_fiber_resume:
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-  .size metalane_fiber_switch, . - metalane_fiber_switch
-
-  .p2align 4
-  .globl metalane_fiber_start
-  .hidden metalane_fiber_start
-  .type metalane_fiber_start, @function
-metalane_fiber_start:
-  movq %r12, %rdi
-  callq *%r13
-  ud2
-  .size metalane_fiber_start, . - metalane_fiber_start
-)");
-#elif defined(__aarch64__)
-asm(R"(
-  .text
-  .p2align 4
-  .globl metalane_fiber_switch
-  .hidden metalane_fiber_switch
-  .type metalane_fiber_switch, %function
-metalane_fiber_switch:
-  sub sp, sp, #160
-  stp x19, x20, [sp, #0]
-  stp x21, x22, [sp, #16]
-  stp x23, x24, [sp, #32]
-  stp x25, x26, [sp, #48]
-  stp x27, x28, [sp, #64]
-  stp x29, x30, [sp, #80]
-  stp d8, d9, [sp, #96]
-  stp d10, d11, [sp, #112]
-  stp d12, d13, [sp, #128]
-  stp d14, d15, [sp, #144]
-  mov x9, sp
-  str x9, [x0]
-  mov sp, x1
-  .globl metalane_fiber_resume
-  .hidden metalane_fiber_resume
-metalane_fiber_resume:
-  ldp x19, x20, [sp, #0]
-  ldp x21, x22, [sp, #16]
-  ldp x23, x24, [sp, #32]
-  ldp x25, x26, [sp, #48]
-  ldp x27, x28, [sp, #64]
-  ldp x29, x30, [sp, #80]
-  ldp d8, d9, [sp, #96]
-  ldp d10, d11, [sp, #112]
-  ldp d12, d13, [sp, #128]
-  ldp d14, d15, [sp, #144]
-  add sp, sp, #160
-  ret
-  .size metalane_fiber_switch, . - metalane_fiber_switch
-
-  .p2align 4
-  .globl metalane_fiber_start
-  .hidden metalane_fiber_start
-  .type metalane_fiber_start, %function
-metalane_fiber_start:
-  mov x0, x19
-  mov x30, xzr
-  blr x20
-  brk #1
-  .size metalane_fiber_start, . - metalane_fiber_start
-)");
-#else
-#error "no context switch for this instruction set"
 #endif
 
 extern "C" void metalane_fiber_resume();
@@ -127,25 +28,6 @@ namespace {
 std::size_t page_bytes() {
   static const std::size_t bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-// Guard pages by advice cost no mapping each, but only a page that refuses an access shows that they are
-// there: QEMU takes any advice for done. The kernel reports what it may not read as EFAULT.
-bool guard_advice_works() {
-  static const bool works = [] {
-    void* probe = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (probe == MAP_FAILED) return false;
-    int ends[2];
-    bool refused = false;
-    if (madvise(probe, page_bytes(), MADV_GUARD_INSTALL) == 0 && pipe(ends) == 0) {
-      refused = write(ends[1], probe, 1) < 0 && errno == EFAULT;
-      close(ends[0]);
-      close(ends[1]);
-    }
-    munmap(probe, page_bytes());
-    return refused;
-  }();
-  return works;
 }
 
 // At least 16 KiB, and such that stacks lie an odd number of pages apart. With an even number the pages of 32
@@ -165,6 +47,11 @@ std::size_t stagger(std::size_t index) { return (index * 192) % 4096; }
 
 void adopt_current_thread([[maybe_unused]] Fiber& fiber) {
 #if defined(METALANE_FIBER_HOOKS)
+#if defined(__APPLE__)
+  fiber.stack_size = pthread_get_stacksize_np(pthread_self());
+  fiber.stack_bottom =
+      static_cast<std::uint8_t*>(pthread_get_stackaddr_np(pthread_self())) - fiber.stack_size;
+#else
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
     void* bottom = nullptr;
@@ -172,6 +59,7 @@ void adopt_current_thread([[maybe_unused]] Fiber& fiber) {
     fiber.stack_bottom = static_cast<std::uint8_t*>(bottom);
     pthread_attr_destroy(&attributes);
   }
+#endif
 #endif
 #if defined(METALANE_TSAN)
   fiber.sanitizer_fiber = __tsan_get_current_fiber();
@@ -213,25 +101,12 @@ METALANE_NO_TSAN void redirect_to_fiber(void* signal_context, const Fiber& targe
   // its fake frames.
   __sanitizer_start_switch_fiber(nullptr, target.stack_bottom, target.stack_size);
 #endif
-  auto* context = static_cast<ucontext_t*>(signal_context);
-  const auto resume = reinterpret_cast<std::uintptr_t>(&metalane_fiber_resume);
-  const auto stack_pointer = reinterpret_cast<std::uintptr_t>(target.stack_pointer);
-#if defined(__x86_64__)
-  context->uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(resume);
-  context->uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>(stack_pointer);
-#else
-  context->uc_mcontext.pc = resume;
-  context->uc_mcontext.sp = stack_pointer;
-#endif
+  program_counter(signal_context) = reinterpret_cast<std::uintptr_t>(&metalane_fiber_resume);
+  stack_pointer(signal_context) = reinterpret_cast<std::uintptr_t>(target.stack_pointer);
 }
 
-METALANE_NO_TSAN std::uintptr_t interrupted_stack_pointer(const void* signal_context) {
-  const auto* context = static_cast<const ucontext_t*>(signal_context);
-#if defined(__x86_64__)
-  return static_cast<std::uintptr_t>(context->uc_mcontext.gregs[REG_RSP]);
-#else
-  return context->uc_mcontext.sp;
-#endif
+METALANE_NO_TSAN std::uintptr_t interrupted_stack_pointer(void* signal_context) {
+  return static_cast<std::uintptr_t>(stack_pointer(signal_context));
 }
 
 FiberPool::~FiberPool() {
@@ -251,14 +126,12 @@ bool FiberPool::grow() {
   const std::size_t nbytes = slot * batch;
   auto* fibers = new (std::nothrow) Fiber[batch];
   if (fibers == nullptr) return false;
-  void* address = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  void* address =
+      mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   bool guarded = address != MAP_FAILED;
   auto* base = static_cast<std::uint8_t*>(address);
   for (std::size_t i = 0; i < batch && guarded; ++i) {
-    std::uint8_t* guard = base + i * slot;
-    guarded = (guard_advice_works() && madvise(guard, guard_bytes_, MADV_GUARD_INSTALL) == 0) ||
-              mprotect(guard, guard_bytes_, PROT_NONE) == 0;
+    guarded = install_guard(base + i * slot, guard_bytes_);
   }
   if (!guarded) {
     if (address != MAP_FAILED) munmap(address, nbytes);
@@ -266,7 +139,7 @@ bool FiberPool::grow() {
     return false;
   }
   // A huge page would commit the stacks of eight fibers at the first touch of one.
-  madvise(address, nbytes, MADV_NOHUGEPAGE);
+  avoid_huge_pages(address, nbytes);
   const std::size_t first = mapping_count_ * batch;
   mappings_[mapping_count_] = {base, nbytes, fibers};
   ++mapping_count_;

@@ -70,7 +70,7 @@ void finish_forced_switch(Fiber& fiber);
 // Changes a signal handler's context so that its return continues at `target`, as a switch would have.
 void redirect_to_fiber(void* signal_context, const Fiber& target);
 // The stack pointer at which a signal arrived.
-std::uintptr_t interrupted_stack_pointer(const void* signal_context);
+std::uintptr_t interrupted_stack_pointer(void* signal_context);
 
 // The fibers of one worker: stacks in a few mappings, with guard pages below each. Memory is committed when a
 // stack first touches it. 256 KiB hold the private arrays that kernels use and leave address space for

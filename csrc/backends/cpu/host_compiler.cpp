@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -111,6 +112,43 @@ std::vector<std::string> find_command(const std::string& kernel) {
                          "(c++, g++, clang++ on PATH; or set CXX)");
 }
 
+// The program that `path` starts. On macOS the compilers in /usr/bin start those of Xcode or of the command
+// line tools, whichever `xcode-select` has chosen, and stay the same when these are updated.
+std::string compiler_behind(const std::string& path) {
+#if defined(__APPLE__)
+  if (!path.starts_with("/usr/bin/")) return path;
+  const char* chosen = std::getenv("DEVELOPER_DIR");
+  std::error_code error;
+  std::string tools =
+      chosen != nullptr ? chosen : std::filesystem::read_symlink("/var/db/xcode_select_link", error).string();
+  if (tools.empty()) tools = "/Library/Developer/CommandLineTools";
+  for (const char* folder : {"/Toolchains/XcodeDefault.xctoolchain/usr/bin/", "/usr/bin/"}) {
+    std::string compiler = find_program(tools + folder + path.substr(std::strlen("/usr/bin/")));
+    if (!compiler.empty()) return compiler;
+  }
+#endif
+  return path;
+}
+
+// Its name, and what changes when it is replaced; empty where there is none.
+std::string identity_of_file(const std::string& path) {
+  struct stat status;
+  if (path.empty() || stat(path.c_str(), &status) != 0) return {};
+#if defined(__APPLE__)
+  const timespec& changed = status.st_mtimespec;
+#else
+  const timespec& changed = status.st_mtim;
+#endif
+  std::string text = "\n" + path;
+  for (const std::int64_t part :
+       {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
+        static_cast<std::int64_t>(status.st_size), static_cast<std::int64_t>(changed.tv_sec),
+        static_cast<std::int64_t>(changed.tv_nsec)}) {
+    text += " " + std::to_string(part);
+  }
+  return text;
+}
+
 std::string joined(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : " ") + part;
@@ -147,16 +185,7 @@ bool HostCompiler::is_clang(const std::string& kernel, const std::string& tempor
 std::string HostCompiler::identity(MathMode math, ModuleUse use) const {
   std::string text = joined(command_) + "\n" + joined(flags_for(math, use, false));
   for (const std::string& word : command_) {
-    struct stat status;
-    const std::string path = find_program(word);
-    if (path.empty() || stat(path.c_str(), &status) != 0) continue;
-    text += "\n" + path;
-    for (const std::int64_t part :
-         {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
-          static_cast<std::int64_t>(status.st_size), static_cast<std::int64_t>(status.st_mtim.tv_sec),
-          static_cast<std::int64_t>(status.st_mtim.tv_nsec)}) {
-      text += " " + std::to_string(part);
-    }
+    text += identity_of_file(compiler_behind(find_program(word)));
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// Reads the processor's features, by CPUID on x86-64 and from the auxiliary vector elsewhere.
+// Reads the processor's features: by CPUID on x86-64, from the auxiliary vector or by sysctl on arm64.
 #include "backends/cpu/instruction_set.h"
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #else
 #include <sys/auxv.h>
 #endif
@@ -58,6 +60,13 @@ const Levels& levels() {
   static const Levels found = find_levels();
   return found;
 }
+#elif defined(__APPLE__)
+// 0 where the system knows no such number.
+std::uint32_t system_number(const char* name) {
+  std::uint32_t value = 0;
+  std::size_t nbytes = sizeof value;
+  return sysctlbyname(name, &value, &nbytes, nullptr, 0) == 0 ? value : 0;
+}
 #endif
 
 }  // namespace
@@ -94,6 +103,9 @@ const std::string& instruction_set_id() {
     std::snprintf(text, sizeof text, "x86-64:%x-%x.%x-%x.%x.%x-%x.%x-%x.%x-%llx", one.eax & ~0xfu,
                   one.ecx & ~os_bit, one.edx, seven.ebx, seven.ecx, seven.edx, seven_one.eax, seven_one.edx,
                   extended.ecx, extended.edx, static_cast<unsigned long long>(saved_states(one)));
+#elif defined(__APPLE__)
+    // -mcpu=native asks for the family alone.
+    std::snprintf(text, sizeof text, "arm64:%x", system_number("hw.cpufamily"));
 #else
     std::snprintf(text, sizeof text, "%s:%lx-%lx", "aarch64", getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
 #endif
@@ -117,6 +129,10 @@ std::string processor_name() {
     }
   }
   return "x86-64 processor";
+#elif defined(__APPLE__)
+  char name[128];
+  std::size_t nbytes = sizeof name;
+  return sysctlbyname("machdep.cpu.brand_string", name, &nbytes, nullptr, 0) == 0 ? name : "arm64 processor";
 #else
   return "aarch64 processor";
 #endif

@@ -1,4 +1,4 @@
-// vfork with limits set in the child, a pipe and a deadline.
+// A child started with limits, two pipes and a deadline.
 #include "backends/cpu/process.h"
 
 #include <errno.h>
@@ -6,9 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include <cstring>
 
 #include "backends/cpu/fiber.h"
+#include "backends/cpu/process_watch.h"
 #include "core/interrupt.h"
 
 extern char** environ;
@@ -33,17 +32,39 @@ std::mutex shared_mutex;
 
 using Clock = std::chrono::steady_clock;
 
-struct Descriptor {
-  const int number;
-  ~Descriptor() { close(number); }
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() { drop(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const noexcept { return number_; }
+  void drop() noexcept {
+    if (number_ >= 0) close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_;
 };
+
+// Both ends closed on exec.
+bool make_pipe(int (&ends)[2]) {
+#if defined(__linux__)
+  return pipe2(ends, O_CLOEXEC) == 0;
+#else
+  // A process that another thread starts in between gets the ends, too: it keeps them open while it runs.
+  if (pipe(ends) != 0) return false;
+  for (const int end : ends) fcntl(end, F_SETFD, FD_CLOEXEC);
+  return true;
+#endif
+}
 
 // A child that leads a process group, and the read end of a pipe that it writes to. Whoever leaves early
 // kills the group.
 class Child {
  public:
-  Child(pid_t id, int pipe)
-      : id_(id), pipe_(pipe), descriptor_(static_cast<int>(syscall(SYS_pidfd_open, id, 0))) {
+  Child(pid_t id, int pipe) : id_(id), pipe_(pipe), descriptor_(watch_process(id)) {
     fcntl(pipe_, F_SETFL, O_NONBLOCK);
   }
   ~Child() {
@@ -83,7 +104,6 @@ class Child {
   }
 
  private:
-  // Kernels before Linux 5.3 have no descriptors of processes.
   bool has_ended(bool descriptor_says_so) const {
     if (descriptor_ >= 0) return descriptor_says_so;
     siginfo_t info = {};
@@ -114,20 +134,22 @@ struct Start {
   const char* path;
   char* const* argv;
   char* const* environment;
-  int output;  // descriptor
+  int output;  // descriptors
   int input;
-  pid_t parent;
+  int lifeline;
   const ProcessLimits* limits;
 };
 
 constexpr int cannot_execute = 126;
 
-METALANE_NO_TSAN void limit(int resource, std::uint64_t most) {
+// The type of RLIMIT_... is the C library's own.
+template <typename Resource>
+METALANE_NO_TSAN void limit(Resource resource, std::uint64_t most) {
   rlimit limits;
-  if (getrlimit(static_cast<__rlimit_resource>(resource), &limits) != 0) return;
+  if (getrlimit(resource, &limits) != 0) return;
   limits.rlim_max = std::min<rlim_t>(limits.rlim_max, most);
   limits.rlim_cur = std::min(limits.rlim_cur, limits.rlim_max);
-  setrlimit(static_cast<__rlimit_resource>(resource), &limits);
+  setrlimit(resource, &limits);
 }
 
 // In a program that runs without standard streams they may be the same already.
@@ -139,8 +161,11 @@ METALANE_NO_TSAN void give(int descriptor, int as) {
   }
 }
 
-// In the child, on the parent's memory: system calls only. posix_spawn, which does the same, can set neither
-// limits nor the parent's death signal. The limits come last: a sanitizer's runtime needs more memory.
+// What the shell reads until this process ends.
+constexpr int lifeline_in_child = 3;
+
+// In the child, on the parent's memory: system calls only. posix_spawn, which does the same, cannot set
+// limits. They come last: a sanitizer's runtime needs more memory.
 [[noreturn]] METALANE_NO_TSAN void become(const Start& start) {
   setpgid(0, 0);
   for (int signal = 1; signal < NSIG; ++signal) {
@@ -151,14 +176,14 @@ METALANE_NO_TSAN void give(int descriptor, int as) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  // The parent may have died before the request.
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != start.parent) _exit(cannot_execute);
   give(start.input, STDIN_FILENO);
   give(start.output, STDOUT_FILENO);
   give(start.output, STDERR_FILENO);
+  give(start.lifeline, lifeline_in_child);
   limit(RLIMIT_CPU, static_cast<std::uint64_t>(start.limits->seconds) + 1);
+#if !defined(__APPLE__)  // where the system's shared libraries count, and alone may be more
   limit(RLIMIT_AS, start.limits->memory_bytes);
+#endif
   limit(RLIMIT_FSIZE, start.limits->file_bytes);
   limit(RLIMIT_CORE, 0);
   execve(start.path, start.argv, start.environment);
@@ -171,20 +196,27 @@ __attribute__((noinline)) pid_t start_process(const Start& start) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
+#if defined(__APPLE__)  // where vfork is deprecated
+  const pid_t child = fork();
+#else
   const pid_t child = vfork();
+#endif
   if (child == 0) become(start);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return child;
 }
 
-// Compilers start programs of their own, which the death signal does not reach: a shell waits between, and
-// when it gets the signal (that of the thread that started it, which waits here) it kills the group. The
-// arguments pass it untouched.
+// A shell stands between, so that the group ends when this process dies: part of it reads a pipe that this
+// process alone writes to, and kills the group at its end. (A process forked meanwhile holds that pipe open;
+// the program then runs to its own end.) The arguments pass the shell untouched.
 constexpr const char* shell = "/bin/sh";
+constexpr const char* supervision =
+    "{ read -r line <&3; kill -s KILL 0; } >/dev/null 2>&1 & reader=$!; "
+    "\"$@\" 3<&- & wait \"$!\"; code=$?; "
+    "exec 2>/dev/null; kill -s KILL \"$reader\"; exit \"$code\"";
 std::vector<std::string> supervised(const std::string& path, const std::vector<std::string>& argv) {
   std::vector<std::string> words;
-  if (access(shell, X_OK) == 0)
-    words = {shell, "-c", "trap 'kill -s KILL 0' TERM; \"$@\" & wait \"$!\"", "metalane"};
+  if (access(shell, X_OK) == 0) words = {shell, "-c", supervision, "metalane"};
   words.push_back(path);
   words.insert(words.end(), argv.begin() + 1, argv.end());
   return words;
@@ -222,21 +254,28 @@ ProcessResult run_process(const std::vector<std::string>& argv, const std::strin
   std::vector<std::string> variables = environment_with(temporary_directory);
   const std::vector<char*> arguments = pointers(words);
   const std::vector<char*> environment = pointers(variables);
-  const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  int pipe_ends[2];
-  if (input < 0 || pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    result.error = std::strerror(errno);
-    if (input >= 0) close(input);
+  const Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  // In this order: a program without standard streams gets their numbers here, and the last two keep clear of
+  // them.
+  int output_ends[2] = {-1, -1}, lifeline_ends[2] = {-1, -1};
+  const bool made = input.number() >= 0 && make_pipe(output_ends) && make_pipe(lifeline_ends);
+  const int reason = errno;
+  const Descriptor output(output_ends[0]), lifeline(lifeline_ends[1]);
+  Descriptor output_of_child(output_ends[1]), lifeline_of_child(lifeline_ends[0]);
+  if (!made) {
+    result.error = std::strerror(reason);
     return result;
   }
-  const pid_t id = start_process(
-      {words[0].c_str(), arguments.data(), environment.data(), pipe_ends[1], input, getpid(), &limits});
-  if (id < 0) result.error = std::strerror(errno);
-  close(input);
-  close(pipe_ends[1]);
-  const Descriptor pipe{pipe_ends[0]};
-  if (id < 0) return result;
-  Child child(id, pipe.number);
+  const pid_t id =
+      start_process({words[0].c_str(), arguments.data(), environment.data(), output_of_child.number(),
+                     input.number(), lifeline_of_child.number(), &limits});
+  if (id < 0) {
+    result.error = std::strerror(errno);
+    return result;
+  }
+  output_of_child.drop();
+  lifeline_of_child.drop();
+  Child child(id, output.number());
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(limits.seconds));
   result.timed_out = !child.read_until_end(deadline, result.output);

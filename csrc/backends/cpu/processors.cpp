@@ -2,13 +2,26 @@
 // milliseconds while another idles: a third of the launches of 2.5 ms then took 5 ms on two processors.
 #include "backends/cpu/processors.h"
 
+#include <pthread.h>
 #if defined(__linux__)
 #include <sched.h>
 #endif
 
+#include <algorithm>
+#include <thread>
+
 namespace metalane::cpu {
 
 #if defined(__linux__)
+
+unsigned usable_processor_count() noexcept {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) > 0)
+    return static_cast<unsigned>(CPU_COUNT(&allowed));
+  return std::max(1u, std::thread::hardware_concurrency());  // more processors than a cpu_set_t holds
+}
+
+void name_current_thread(const char* name) noexcept { pthread_setname_np(pthread_self(), name); }
 
 int current_processor() noexcept { return sched_getcpu(); }
 
@@ -24,8 +37,10 @@ void leave_processors(std::span<const int> taken) noexcept {
   if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
-#else
+#else  // macOS: it says and moves nothing
 
+unsigned usable_processor_count() noexcept { return std::max(1u, std::thread::hardware_concurrency()); }
+void name_current_thread(const char* name) noexcept { pthread_setname_np(name); }
 int current_processor() noexcept { return -1; }
 void leave_processors(std::span<const int>) noexcept {}
 

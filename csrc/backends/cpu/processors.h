@@ -1,9 +1,15 @@
-// On which processors the threads of one launch run.
+// Which processors there are, and on which of them the threads of one launch run.
 #pragma once
 
 #include <span>
 
 namespace metalane::cpu {
+
+// Those that this process may use: a container's limit counts. At least 1.
+unsigned usable_processor_count() noexcept;
+
+// For debuggers; at most 15 characters.
+void name_current_thread(const char* name) noexcept;
 
 // Of the calling thread, at this moment; -1 where the system does not say.
 int current_processor() noexcept;

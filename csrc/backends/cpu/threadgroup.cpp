@@ -378,7 +378,7 @@ METALANE_NO_TSAN void ThreadgroupRunner::simd_collective(metalane_group* group, 
                       : runner.wait_at_collective<false>(site, combine, operand);
 }
 
-METALANE_NO_TSAN bool ThreadgroupRunner::on_fiber(const void* signal_context) const noexcept {
+METALANE_NO_TSAN bool ThreadgroupRunner::on_fiber(void* signal_context) const noexcept {
   return fibers_.locate(interrupted_stack_pointer(signal_context)) != FiberPool::Place::elsewhere;
 }
 

@@ -61,7 +61,7 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
 
   // From a signal handler on this OS thread: whether the signal met a fiber, and leaving it for good. run()
   // then returns `left`.
-  bool on_fiber(const void* signal_context) const noexcept;
+  bool on_fiber(void* signal_context) const noexcept;
   bool is_stack_guard(std::uintptr_t address) const noexcept;
   void force_leave(void* signal_context) noexcept;
   // Whether a fiber may be left where it is. Under a sanitizer only in kernel code, since the scheduler calls

@@ -11,6 +11,7 @@
 
 #include "backends/cpu/checker.h"
 #include "backends/cpu/processors.h"
+#include "backends/cpu/signal_context.h"
 
 namespace metalane::cpu {
 namespace {
@@ -33,7 +34,7 @@ class WorkerSignalMask {
   WorkerSignalMask() {
     sigset_t mask;
     sigfillset(&mask);
-    for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigdelset(&mask, signal);
+    for (const int signal : handled_signals) sigdelset(&mask, signal);
     pthread_sigmask(SIG_SETMASK, &mask, &before_);
   }
   ~WorkerSignalMask() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -96,6 +97,7 @@ void WorkerPool::start_threads() {
     Worker& worker = *workers[i];
     try {
       worker.thread = std::thread([self, &worker, i] {
+        name_current_thread("metalane-cpu");
         worker.ready = worker.runner.prepare() && worker.guard.attach_current_thread();
         i == 0 ? self->run_leader(worker) : self->run_helper(worker);
         FaultGuard::detach_current_thread();
@@ -105,7 +107,6 @@ void WorkerPool::start_threads() {
       workers.resize(i);
       break;
     }
-    pthread_setname_np(worker.thread.native_handle(), "metalane-cpu");
   }
   workers_ = std::move(workers);
 }
