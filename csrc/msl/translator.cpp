@@ -32,7 +32,11 @@ Translator::Translator(const Translation& translation)
       overloads_(unit_, translation.reached),
       lockstep_(unit_),
       names_bfloat_(std::any_of(unit_.tokens().begin(), unit_.tokens().end(),
-                                [](const Token& token) { return token.is("bfloat"); })) {
+                                [](const Token& token) { return token.is("bfloat"); })),
+      has_simdgroup_barrier_(
+          std::any_of(unit_.tokens().begin(), unit_.tokens().end(), [](const Token& token) {
+            return token.is("simdgroup_barrier") || token.is("__metal_wait_simdgroup_events");
+          })) {
   for (const Item& item : unit_.items()) {
     const bool member = item.parent != no_index && unit_.items()[item.parent].is_record();
     if (member && item.kind == ItemKind::variable) {
@@ -159,7 +163,13 @@ void Translator::emit_function(Index index, bool member) {
   emit_range({begin, body});
   head_ = {};
   in_body_ = true;
-  emit_range({body, item.tokens.end});
+  if (index == translation_.kernel && has_simdgroup_barrier_) {
+    emit_range({body, item.body.end});
+    raw(" ::metal::detail::note_end();");
+    emit_range({item.body.end, item.tokens.end});
+  } else {
+    emit_range({body, item.tokens.end});
+  }
   in_body_ = false;
   function_ = outer;
   may_join_bfloats_ = outer_joins;
@@ -519,8 +529,7 @@ Index Translator::emit_rendezvous(Index i) {
 
 // The lanes of a simdgroup meet before the statement at `i`.
 void Translator::emit_meeting(Index i) {
-  raw(" ::metal::simdgroup_barrier(::metal::detail::site{" + std::to_string(paths_->meeting(i)) +
-      "u}, ::metal::mem_flags::mem_none);");
+  raw(" ::metal::detail::meet(::metal::detail::site{" + std::to_string(paths_->meeting(i)) + "u});");
 }
 
 // A function that address spaces choose among others of its name: a parameter or an argument says which.

@@ -93,6 +93,7 @@ class Translator {
   const Overloads overloads_;
   const Lockstep lockstep_;
   const bool names_bfloat_;
+  const bool has_simdgroup_barrier_;
   std::string out_;
   std::unordered_set<std::string_view> swizzle_fields_;  // members of records that read like swizzles
   std::unordered_set<std::string_view> own_functions_;   // functions named like a rendezvous

@@ -74,7 +74,21 @@ def _where_multiple_of_4(x: np.ndarray) -> np.ndarray:
 
 
 def _alternating(x: np.ndarray) -> np.ndarray:
-    return np.where(np.arange(64) % 2 == 0, x, -x)[np.arange(64) ^ 1]
+    places = np.arange(len(x))
+    return np.where(places % 2 == 0, x, -x)[places ^ 1]
+
+
+def _but_one_of_four(x: np.ndarray) -> np.ndarray:
+    return 6 - x % 4
+
+
+def _with_upper_half(x: np.ndarray) -> np.ndarray:
+    return _f64(x)[::-1] + np.where(np.arange(64) % 32 < 16, np.roll(_f64(x), -16), 0)
+
+
+def _first_eight_turned(x: np.ndarray) -> np.ndarray:
+    places = np.arange(len(x))
+    return np.where(places < 8, x, -x)[places ^ 1]
 
 
 # By the fault's name: from the values that the kernel was given to those it leaves.
@@ -111,6 +125,8 @@ EXPECTED: dict[str, Callable[[Arrays], Expected]] = {
     "dynamic_memory": lambda a: {"out": a["x"] + 1},
     "unset_pointer": lambda a: {"out": a["x"][:32]},
     "matrix_tile": lambda a: {"out": _padded(a["a"], 64)},
+    "cast_input": lambda a: {"out": 0.5 * _f64(a["x"]) + 1},
+    "count_in_constant": lambda a: {"out": _one((a["x"][8:] > 0).sum())},
     # uninitialised
     "half_filled": lambda a: {"out": a["x"][::-1]},
     "accumulate": lambda a: {"fresh": a["x"]},
@@ -125,6 +141,8 @@ EXPECTED: dict[str, Callable[[Arrays], Expected]] = {
         "fresh": np.stack([a["x"].view(np.uint32), np.arange(16, dtype=np.uint32)], axis=1).reshape(-1),
         "out": np.arange(16),
     },
+    "missing_byte": lambda a: {"fresh": a["x"], "out": a["x"].view("<u4")},
+    "half_of_pair": lambda a: {"out": 2 * _f64(a["x"].astype(np.float16))[::-1]},
     # divergence
     "early_return": lambda a: {"out": _padded(a["x"][:40][::-1], 64)},
     "inside_branch": lambda a: {"out": _padded(a["x"][32:], 64)},
@@ -133,6 +151,14 @@ EXPECTED: dict[str, Callable[[Arrays], Expected]] = {
     "found_break": lambda a: {"out": np.where(np.arange(64) == 7, 1, 4)},
     "one_simdgroup": lambda a: {"out": np.where(np.arange(64) < 32, a["x"][np.arange(64) ^ 1], a["x"])},
     "switch_case": lambda a: {"out": _where_multiple_of_4(a["x"])},
+    # simdgroup-barrier
+    "lower_half": lambda a: {"out": _padded(a["x"][16:], 32)},
+    "uneven_turns": lambda a: {"out": _padded(a["x"], 64).reshape(2, 32).sum(axis=0)},
+    "left_out_turn": lambda a: {"out": _but_one_of_four(a["x"])},
+    "two_of_them": lambda a: {"out": _alternating(a["x"])},
+    "ahead_of_it": lambda a: {"out": _with_upper_half(a["x"])},
+    "called_twice": lambda a: {"out": _first_eight_turned(a["x"])},
+    "finder_leaves": lambda a: {"out": np.full(32, 4)},
     # shuffle
     "past_the_end": lambda a: {"out": np.roll(a["x"], -1)},
     "other_branch": lambda a: {"out": np.where(np.arange(32) >= 16, a["x"][0], 0)},

@@ -50,6 +50,27 @@ kernel void padded(device const float* x, device Padded* fresh, device Padded* y
   y[i] = fresh[i];
   y[i] = s[t];
 }
+struct Small { uchar a; ushort b; };
+struct Tailed { float a; uchar b; };
+struct Led { uchar a; ulong b; };
+kernel void fill_padded(device Small* small, device Tailed* tailed, device Led* led, device half3* halves,
+                        device uchar3* bytes, uint i [[thread_position_in_grid]]) {
+  small[i].a = small[i].b = i;
+  tailed[i].a = tailed[i].b = i;
+  led[i].a = led[i].b = i;
+  halves[i].x = halves[i].y = halves[i].z = i;
+  bytes[i].x = bytes[i].y = bytes[i].z = i;
+}
+kernel void copy_padded(device const Small* small, device const Tailed* tailed, device const Led* led,
+                        device const half3* halves, device const uchar3* bytes, device Small* small_out,
+                        device Tailed* tailed_out, device Led* led_out, device half3* halves_out,
+                        device uchar3* bytes_out, uint i [[thread_position_in_grid]]) {
+  small_out[i] = small[i];
+  tailed_out[i] = tailed[i];
+  led_out[i] = led[i];
+  halves_out[i] = halves[i];
+  bytes_out[i] = bytes[i];
+}
 struct Pair { uint a, b; float4 c[4]; };
 kernel void pairs(device const Pair* x, device Pair* y, uint i [[thread_position_in_grid]]) { y[i] = x[i]; }
 kernel void wide(device const float4x4* x, device float4x4* y, uint i [[thread_position_in_grid]]) { y[i] = x[i]; }
@@ -272,6 +293,27 @@ def test_padding_is_never_uninitialised(device: metalane.Device, kernels: metala
     )
 
 
+def test_padding_of_small_types_is_never_uninitialised(
+    device: metalane.Device, kernels: metalane.CompiledSource
+) -> None:
+    """Structs and vectors of three whose fields were written one by one, copied whole by another launch."""
+    types = [
+        np.dtype({"names": ["a", "b"], "formats": formats, "offsets": [0, offset], "itemsize": size})
+        for formats, offset, size in [(("u1", "u2"), 2, 4), (("f4", "u1"), 4, 8), (("u1", "u8"), 8, 16)]
+    ]
+    types += [np.dtype(np.float16), np.dtype(np.uint8)]
+    shapes = [((8 * dtype.itemsize,), np.uint8) if dtype.names else ((8, 4), dtype) for dtype in types]
+    fresh = [device.empty(*shape) for shape in shapes]
+    copies = [device.zeros(*shape) for shape in shapes]
+    wait(kernels.fill_padded(*fresh, threads=8))
+    wait(kernels.copy_padded(*fresh, *copies, threads=8))
+    for dtype, copied in zip(types, copies, strict=True):
+        values = copied.numpy().view(dtype).reshape(8, -1)
+        columns = [values[name] for name in dtype.names] if dtype.names else [values[:, :3]]
+        for column in columns:
+            np.testing.assert_array_equal(column, np.repeat(np.arange(8)[:, None], column.shape[1], 1))
+
+
 def test_fences_order_threadgroups(device: metalane.Device, kernels: metalane.CompiledSource) -> None:
     x, out = device.from_numpy(np.arange(9, dtype=np.float32)), device.zeros(1, np.float32)
     wait(
@@ -419,3 +461,75 @@ print(small.numpy().sum())
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (result.returncode, result.stdout.split()) == (0, ["out-of-memory", "64"]), result.stderr
+
+
+SIMDGROUP_BARRIERS = (
+    HEAD
+    + """
+kernel void returned(device const float* x, device float* y, constant uint& n,
+                     uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float s[64];
+  if (t >= n) return;
+  s[t] = x[t];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = s[t / 32 * 32];
+}
+kernel void in_branch(device const float* x, device float* y, constant uint& n,
+                      uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float s[64];
+  if (t < n) {
+    s[t] = x[t];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    y[t] = s[t / 32 * 32];
+  }
+}
+kernel void mixed(device const float* x, device float* y, uint t [[thread_position_in_threadgroup]]) {
+  if (t % 4 == 3) return;
+  float sum = x[t];
+  for (uint turn = 0; turn < t % 4; ++turn) {
+    simdgroup_barrier(mem_flags::mem_none);
+    sum += 1.0f;
+  }
+  if (t % 4 == 0) threadgroup_barrier(mem_flags::mem_none);
+  y[t] = sum;
+}
+"""
+)
+
+
+@pytest.mark.parametrize(("threads", "n"), [(64, 64), (64, 40), (64, 32), (40, 40), (7, 3)])
+def test_lanes_that_returned_are_not_waited_for(listing: metalane.Device, threads: int, n: int) -> None:
+    """And where a whole simdgroup leaves the barrier out, or has fewer lanes, none is missing."""
+    kernels = listing.compile(SIMDGROUP_BARRIERS, name="simdgroup.metal")
+    x = np.arange(1, 65, dtype=np.float32)
+    for kernel in (kernels.returned, kernels.in_branch):
+        listing.clear_check_report()
+        y = listing.zeros(64, np.float32)
+        wait(kernel(listing.from_numpy(x), y, n, threads=threads))
+        np.testing.assert_array_equal(y.numpy(), np.where(np.arange(64) < n, x[np.arange(64) // 32 * 32], 0))
+        partly = kernel is kernels.in_branch and n < threads and n % 32 != 0
+        assert [finding.kind for finding in listing.check_report().findings] == ["divergence"] * partly
+
+
+def test_barriers_name_who_waits_and_who_does_not(listing: metalane.Device) -> None:
+    kernels = listing.compile(SIMDGROUP_BARRIERS, name="simdgroup.metal")
+    listing.clear_check_report()
+    wait(kernels.mixed(listing.zeros(8, np.float32), listing.zeros(8, np.float32), threads=8))
+    lines = [n for n, line in enumerate(SIMDGROUP_BARRIERS.splitlines(), 1) if "mem_none" in line]
+    of_simdgroup, of_threadgroup = listing.check_report().findings
+    assert (of_simdgroup.access.line, of_threadgroup.access.line) == tuple(lines)
+    assert (of_simdgroup.access.access, of_simdgroup.access.thread) == ("wait", (1, 0, 0))
+    # In the first turn 1, 2, 5 and 6 wait, 0 and 4 are at the threadgroup's barrier, 3 and 7 have returned.
+    for words in (
+        f"4 threads (thread 1 [1, 0, 0] to thread 2 [2, 0, 0], thread 5 [5, 0, 0] to thread 6 [6, 0, 0]) wait at "
+        f"simdgroup_barrier at simdgroup.metal:{lines[0]}",
+        f"2 threads (thread 0 [0, 0, 0], thread 4 [4, 0, 0]) wait at threadgroup_barrier at simdgroup.metal:{lines[1]}",
+        "2 threads (thread 3 [3, 0, 0], thread 7 [7, 0, 0]) have finished",
+    ):
+        assert words in of_simdgroup.message
+    for words in (
+        "2 threads (thread 0 [0, 0, 0], thread 4 [4, 0, 0]) wait at",
+        "6 threads (thread 1 [1, 0, 0] to thread 3 [3, 0, 0], thread 5 [5, 0, 0] to thread 7 [7, 0, 0]) have finished",
+    ):
+        assert words in of_threadgroup.message
+    listing.clear_check_report()

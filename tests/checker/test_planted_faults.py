@@ -31,12 +31,12 @@ KINDS = {
     "bounds": ("bounds", "bounds"),
     "uninitialised": ("uninitialised", "uninitialised"),
     "divergence": ("divergence", "divergence"),
+    "simdgroup-barrier": ("divergence", "divergence"),
     "shuffle": ("divergence", "divergence"),
     "same-value": ("same-value", "races"),
     "lockstep": ("lockstep", "races"),
 }
 WARNINGS = {"same-value", "lockstep"}
-BY_NAME = {"foreign_tile": {"uninitialised"}}
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 

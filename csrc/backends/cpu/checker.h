@@ -32,6 +32,7 @@ struct CheckRegion {
   InitializedBytes* initialized = nullptr;  // null: all of it
   std::uint64_t initialized_begin = 0;
   bool is_threadgroup = false;
+  bool is_const = false;  // declared so: nobody may write it
   std::uint32_t element_bytes = 0;
   std::string name;
   const char* memory = "";
@@ -94,6 +95,7 @@ class Checker final : public GroupObserver {
     std::uint64_t nbytes = 0;
     Mark self;
     Touch self_touch = Touch::load;
+    bool is_range = false;  // of any number of bytes, as structs are copied
     Mark other = {};
     bool other_writes = false;
     // One of each kind an access.
@@ -137,7 +139,7 @@ class Checker final : public GroupObserver {
                       std::uint32_t element_bytes);
 
   // checker_access.cpp
-  template <Touch touch>
+  template <Touch touch, bool is_range>
   void access(std::uint64_t address, std::uint64_t nbytes, const void* pc);
   bool adds_nothing(const CheckRegion& region, std::uint64_t at, std::uint64_t nbytes) const noexcept;
   std::uint32_t instruction_of(const void* pc, std::uint32_t region, Touch touch);
@@ -150,6 +152,8 @@ class Checker final : public GroupObserver {
   void write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void ask_initialized(const CheckRegion& region, const Conflict& access);
   void out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc);
+  void store_to_const(std::uint32_t region, std::uint64_t at, std::uint64_t nbytes, Touch touch,
+                      const void* pc);
 
   // checker_conflict.cpp
   void conflict(Conflict& access, Mark other, bool other_writes, std::uint64_t at);
@@ -157,10 +161,13 @@ class Checker final : public GroupObserver {
   void decide(const Conflict& conflict, bool equal_values);
   void compare_pending();
   void settle_lockstep();
+  template <typename Body>
+  void guard(const Body& body) noexcept;
   void new_segment() noexcept;
   void record(CheckKind kind, const Conflict& conflict, bool with_other, std::string detail);
   CheckAccess access_of(Mark mark, Touch touch, std::uint64_t nbytes) const;
   void absent_lane(std::uint32_t lane, std::int32_t from);
+  void ask_all_lanes(std::uint32_t active);
   void record_wait(std::uint32_t site, std::uint32_t thread, std::string detail);
   void fence(std::uint32_t flags);
 
@@ -211,6 +218,7 @@ class Checker final : public GroupObserver {
   std::uint32_t collective_site_ = 0;
   std::uint32_t barrier_first_[2] = {};  // by Memory: of the group's newest barrier
   std::uint32_t simdgroup_first_[2][32] = {};
+  std::uint32_t ended_[32] = {};  // lanes of each simdgroup that came to the kernel's end
   std::vector<std::uint32_t> flags_of_site_;
 
   bool has_pending_store_ = false;

@@ -1,4 +1,5 @@
 // What happens at each access: whose memory it is, whether it is inside, ordered, and was ever written.
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -36,7 +37,7 @@ inline bool Checker::adds_nothing(const CheckRegion& region, std::uint64_t at,
          cell->far_reader.turn() >= 2;
 }
 
-template <Touch touch>
+template <Touch touch, bool is_range>
 inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const void* pc) {
   const std::uint64_t offset = address - arena_begin_;
   if (offset >= arena_bytes_) {
@@ -59,6 +60,8 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const v
     out_of_bounds(address, nbytes, touch, pc);
     return;
   }
+  if (writes(touch) && region.is_const) [[unlikely]]
+    store_to_const(number, at, nbytes, touch, pc);
   const std::uint32_t thread = group_->current_thread;
   const std::uint64_t in_text = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
   std::uint32_t here = in_text < text_bytes_ ? by_offset_[in_text] : 0;
@@ -85,15 +88,21 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const v
     return;
   if (region.shadow == nullptr && region.initialized == nullptr) return;
   const Mark self(segment_, here, thread, instruction.turn < 31 ? instruction.turn : 31, is_atomic(touch));
-  const Conflict whole = {number, at, nbytes, self, touch};
+  const Conflict whole = {number, at, nbytes, self, touch, is_range};
   if (region.initialized != nullptr) ask_initialized(region, whole);
   if (region.shadow != nullptr) track(region, whole);
 }
 
-// Whether so many bytes at once, unwritten, are no padding of a struct that is copied whole: its first byte
-// is a field's, and alignments up to 16 leave no longer gaps.
-constexpr bool is_no_padding(std::uint64_t unwritten, bool from_the_start, std::uint64_t nbytes) {
-  return unwritten != 0 && (from_the_start || unwritten >= (nbytes <= 16 ? 8 : 16));
+// Whether unwritten bytes of a load, `run` of them up to `last` (counted from its first byte), are no padding
+// of a type that is loaded whole. A load of up to 8 bytes at a multiple of their number is a scalar's or a
+// vector's: only a vector of three has padding, its last quarter. All else may be structs: the first byte is
+// a field's, and a gap is shorter than their alignment, of which the size is a multiple.
+constexpr bool is_no_padding(std::uint64_t run, std::uint64_t last, std::uint64_t nbytes, bool is_range) {
+  if (!is_range && nbytes <= 8) return nbytes < 4 || last + 1 - run < nbytes / 4 * 3;
+  if (run > last) return true;
+  const std::uint64_t multiple_of = nbytes & (~nbytes + 1);
+  const std::uint64_t alignment = multiple_of == nbytes ? nbytes / 2 : multiple_of;
+  return run >= std::min<std::uint64_t>(alignment, 16);
 }
 
 void Checker::ask_initialized(const CheckRegion& region, const Conflict& access) {
@@ -103,7 +112,7 @@ void Checker::ask_initialized(const CheckRegion& region, const Conflict& access)
     bool counts = false;
     for (std::uint64_t i = 0; i < access.nbytes && !counts; ++i) {
       unwritten = region.initialized->covers(begin + i, 1) ? 0 : unwritten + 1;
-      counts = is_no_padding(unwritten, i == 0, access.nbytes);
+      counts = unwritten != 0 && is_no_padding(unwritten, i, access.nbytes, access.is_range);
     }
     const Unleavable unleavable(*this);
     if (counts)
@@ -140,7 +149,8 @@ inline void Checker::ask_written(const Cell& cell, Conflict& access, std::uint64
     return;
   }
   access.unwritten += nbytes;
-  if (access.told_unwritten || !is_no_padding(access.unwritten, at == access.at, access.nbytes)) return;
+  const std::uint64_t last = at + nbytes - 1 - access.at;
+  if (access.told_unwritten || !is_no_padding(access.unwritten, last, access.nbytes, access.is_range)) return;
   access.told_unwritten = true;
   const Unleavable unleavable(*this);
   record(CheckKind::uninitialised, access, false, "no thread of the threadgroup has written there");
@@ -248,6 +258,20 @@ void Checker::out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch t
   runner_->leave();
 }
 
+// Through a cast that takes `const` away. Leaves the threadgroup, as above: the bytes may be another launch's
+// that nothing orders with this one, since barriers follow from what is declared.
+void Checker::store_to_const(std::uint32_t region, std::uint64_t at, std::uint64_t nbytes, Touch touch,
+                             const void* pc) {
+  if (!options_.bounds) return;
+  {
+    const Unleavable unleavable(*this);
+    const Mark self(segment_, instruction_of(pc, region, touch), group_->current_thread, 0, is_atomic(touch));
+    record(CheckKind::bounds, {region, at, nbytes, self, touch}, false, "the argument is declared const");
+    left_ = true;
+  }
+  runner_->leave();
+}
+
 // Called from modules
 // -----------------------------------------------------------------------------------------
 
@@ -266,7 +290,7 @@ struct Checker::Hooks {
     checker.runner_->leave();
   }
   // Modules are called outside launches, too: for what their tables say.
-  template <Touch touch>
+  template <Touch touch, bool is_range = false>
   static inline void enter(const void* address, std::uint64_t nbytes, const void* pc) {
     Checker* const checker = current_checker;
     if (checker == nullptr) return;
@@ -274,9 +298,9 @@ struct Checker::Hooks {
       if constexpr (fiber_hooks) {
         // A sanitizer's runtime is no place to be left.
         const Unleavable unleavable(*checker);
-        checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
+        checker->access<touch, is_range>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
       } else {
-        checker->access<touch>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
+        checker->access<touch, is_range>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
       }
     });
   }
@@ -286,7 +310,7 @@ struct Checker::Hooks {
   }
   template <Touch touch>
   static void range(const void* address, std::uint64_t nbytes, const void* pc) {
-    if (nbytes != 0) enter<touch>(address, nbytes, pc);
+    if (nbytes != 0) enter<touch, true>(address, nbytes, pc);
   }
   static void atomic(const void* address, std::uint32_t nbytes, std::uint32_t what, const void* pc) {
     if (what == METALANE_CHECK_LOAD) {
@@ -299,6 +323,11 @@ struct Checker::Hooks {
   }
   static void barrier(std::uint32_t site, std::uint32_t flags) {
     if (site < current_checker->flags_of_site_.size()) current_checker->flags_of_site_[site] = flags;
+  }
+  static void end() {
+    Checker& checker = *current_checker;
+    const std::uint32_t thread = checker.group_->current_thread;
+    checker.ended_[thread / METALANE_SIMD_WIDTH] |= 1u << thread % METALANE_SIMD_WIDTH;
   }
   static void fence(std::uint32_t flags) {
     Checker& checker = *current_checker;
@@ -331,6 +360,7 @@ const metalane_check_host& Checker::host() {
       &Hooks::range<Touch::store>,
       &Hooks::atomic,
       &Hooks::barrier,
+      &Hooks::end,
       &Hooks::fence,
       &Hooks::absent_lane,
       &Hooks::copy,

@@ -1,5 +1,6 @@
 // What two accesses that nothing orders are called, and how findings are written down.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 
@@ -93,13 +94,21 @@ void Checker::settle_lockstep() {
   pending_index_.clear();
 }
 
-void Checker::new_segment() noexcept {
+// Round what allocates where no thread can be left: the threadgroup's end tells of it.
+template <typename Body>
+void Checker::guard(const Body& body) noexcept {
   try {
-    if (has_pending_store_) compare_pending();
-    if (!pending_lockstep_.empty()) settle_lockstep();
+    body();
   } catch (const std::bad_alloc&) {
     out_of_memory_ = true;
   }
+}
+
+void Checker::new_segment() noexcept {
+  guard([this] {
+    if (has_pending_store_) compare_pending();
+    if (!pending_lockstep_.empty()) settle_lockstep();
+  });
   ++segment_;
 }
 
@@ -173,6 +182,19 @@ void Checker::incomplete_barrier(const ThreadgroupRunner::BarrierPlace& place,
   record_wait(place.site, place.thread, "incomplete barrier: " + description);
 }
 
+// A simdgroup_barrier that `active` lanes have met at. Lanes that are elsewhere will not come, since the
+// earliest place is served first, and those at the kernel's end have gone past. Lanes that have returned take
+// part in nothing any more, and those that the threadgroup has no threads for never do.
+void Checker::ask_all_lanes(std::uint32_t active) {
+  const std::uint32_t missing = (runner_->waiting_lanes() | ended_[simdgroup_]) & ~active;
+  if (missing == 0) return;
+  const Unleavable unleavable(*this);
+  const auto first = static_cast<std::uint32_t>(std::countr_zero(active));
+  record_wait(collective_site_, simdgroup_ * METALANE_SIMD_WIDTH + first,
+              "incomplete barrier: of simdgroup " + std::to_string(simdgroup_) + ", " +
+                  runner_->describe_collective(module_->module(), active));
+}
+
 void Checker::fence(std::uint32_t flags) {
   if ((flags & flag_device) != 0) launches_.fence(segment_);
 }
@@ -193,10 +215,11 @@ void Checker::barrier(std::uint32_t site) noexcept {
   ++module_->waits()[site];
 }
 
-void Checker::collective(std::uint32_t site, std::uint32_t) noexcept {
+void Checker::collective(std::uint32_t site, std::uint32_t active) noexcept {
   new_segment();
   collective_site_ = site;
   const std::uint32_t flags = flags_of_site_[site];
+  if (options_.divergence && (flags & METALANE_CHECK_SIMDGROUP) != 0) guard([&] { ask_all_lanes(active); });
   if ((flags & flag_device) != 0) simdgroup_first_[device_memory][simdgroup_] = segment_;
   if ((flags & flag_threadgroup) != 0) simdgroup_first_[threadgroup_memory][simdgroup_] = segment_;
   ++module_->waits()[site];

@@ -132,6 +132,7 @@ bool Checker::show_argument(const KernelArgument& argument, const LaunchRecord& 
   region.begin = arena_.address(argument.index);
   region.nbytes = record.sizes[argument.index];
   region.element_bytes = static_cast<std::uint32_t>(argument.type.size);
+  region.is_const = !metalane::writes(argument.access);
   region.name = argument.name;
   region.memory = argument.space == AddressSpace::constant ? "constant" : "device";
   if (region.nbytes != 0) {
@@ -276,6 +277,7 @@ void Checker::begin_group(std::uint64_t group) {
     barrier_first_[memory] = group_first_;
     std::fill(std::begin(simdgroup_first_[memory]), std::end(simdgroup_first_[memory]), group_first_);
   }
+  std::fill(std::begin(ended_), std::end(ended_), 0u);
   launches_.begin_group(group, group_first_);
   logs_ =
       options_.traffic && CheckLog::samples(group, group_count_) && module_->logged() < CheckLog::most_logged;

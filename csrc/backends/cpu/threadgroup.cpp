@@ -425,48 +425,81 @@ std::string ThreadgroupRunner::thread_name(std::uint32_t thread) const {
          std::to_string(z) + "]";
 }
 
-void ThreadgroupRunner::append_waiters(std::string& text, const metalane_module& module,
-                                       std::uint32_t site) const {
-  std::uint32_t count = 0, first = 0, last = 0;
-  for (std::uint32_t thread = 0; thread < thread_count; ++thread) {
-    if (!waits_at_barrier(thread) || barrier_site_of_[thread] != site) continue;
-    if (count++ == 0) first = thread;
-    last = thread;
+std::uint32_t ThreadgroupRunner::site_of(std::uint32_t thread) const noexcept {
+  const std::uint32_t lane = thread % simd_width;
+  if (waits_at_barrier(thread)) return barrier_site_of_[thread];
+  const bool at_collective = thread / simd_width == current_simdgroup_ && (at_collective_ >> lane & 1u) != 0;
+  return at_collective ? site_of_lane_[lane] : finished;
+}
+
+// Runs of neighbours; of many runs the first ones and the last thread.
+std::string ThreadgroupRunner::thread_names(const std::vector<std::uint32_t>& threads) const {
+  constexpr int most_runs = 3;
+  std::string text;
+  int runs = 0;
+  for (std::size_t begin = 0, end = 0; begin < threads.size(); begin = end) {
+    while (end < threads.size() && threads[end] - threads[begin] == end - begin) ++end;
+    if (begin != 0) text += ", ";
+    if (runs++ == most_runs) return text + "... " + thread_name(threads.back());
+    text += thread_name(threads[begin]);
+    if (end - begin > 1) text += " to " + thread_name(threads[end - 1]);
   }
-  text += std::to_string(count) + (count == 1 ? " thread (" : " threads (") + thread_name(first);
-  if (count > 1) text += " to " + thread_name(last);
-  text += (count == 1 ? ") waits at " : ") wait at ") + place_of(module, site);
+  return text;
+}
+
+// In the order of threads, whichever came first; those that have finished come last.
+std::string ThreadgroupRunner::describe_places(const metalane_module& module, std::uint32_t begin,
+                                               std::uint32_t end, std::uint32_t active) const {
+  struct Place {
+    std::uint32_t site;
+    bool is_elsewhere;  // at a collective that is not the one which is being combined
+    std::vector<std::uint32_t> threads;
+  };
+  std::vector<Place> places;
+  for (std::uint32_t thread = begin; thread < end; ++thread) {
+    const std::uint32_t site = site_of(thread);
+    const bool is_elsewhere = site != finished && (active >> thread % simd_width & 1u) == 0;
+    auto place = std::find_if(places.begin(), places.end(), [&](const Place& known) {
+      return known.site == site && known.is_elsewhere == is_elsewhere;
+    });
+    if (place == places.end()) place = places.insert(place, {site, is_elsewhere, {}});
+    place->threads.push_back(thread);
+  }
+  std::stable_partition(places.begin(), places.end(),
+                        [](const Place& place) { return place.site != finished; });
+  std::string text;
+  for (const Place& place : places) {
+    const bool one = place.threads.size() == 1;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(place.threads.size()) + (one ? " thread (" : " threads (") +
+            thread_names(place.threads) + ")";
+    if (place.site == finished) {
+      text += one ? " has finished" : " have finished";
+      continue;
+    }
+    text += (one ? " waits at " : " wait at ") + place_of(module, place.site);
+    const bool twice = std::any_of(places.begin(), places.end(), [&place](const Place& other) {
+      return other.site == place.site && other.is_elsewhere != place.is_elsewhere;
+    });
+    if (place.is_elsewhere && twice) text += " in another iteration or call";
+  }
+  return text;
+}
+
+std::string ThreadgroupRunner::describe_collective(const metalane_module& module,
+                                                   std::uint32_t active) const {
+  const std::uint32_t begin = current_simdgroup_ * simd_width;
+  return describe_places(module, begin, std::min(begin + simd_width, thread_count), active);
 }
 
 std::string ThreadgroupRunner::describe_barrier(const metalane_module& module) const {
-  // In the order of threads, whichever came first.
-  std::uint32_t lowest = 0;
-  while (lowest + 1 < thread_count && !waits_at_barrier(lowest)) ++lowest;
-  const std::uint32_t lowest_site = barrier_site_of_[lowest];
-  std::string text;
-  append_waiters(text, module, lowest_site);
-  std::uint32_t finished = 0, first_finished = 0;
-  std::uint32_t other_site = lowest_site;
-  for (std::uint32_t thread = 0; thread < thread_count; ++thread) {
-    const bool waits = waits_at_barrier(thread);
-    if (!waits && finished++ == 0) first_finished = thread;
-    if (waits && barrier_site_of_[thread] != lowest_site && other_site == lowest_site)
-      other_site = barrier_site_of_[thread];
-  }
-  if (other_site != lowest_site) {
-    text += ", ";
-    append_waiters(text, module, other_site);
-  }
-  if (finished != 0) {
-    text += ", " + std::to_string(finished) + (finished == 1 ? " thread (" : " threads (the first: ") +
-            thread_name(first_finished) + (finished == 1 ? ") has finished" : ") have finished");
-    const bool in_each = std::all_of(at_barrier_, at_barrier_ + simdgroup_count_,
-                                     [](std::uint32_t lanes) { return lanes != 0; });
-    if (in_each && other_site == lowest_site) {
-      text +=
-          "; Metal leaves undefined what happens then, though hardware that counts simdgroups lets threads "
-          "pass, since some of each simdgroup wait";
-    }
+  std::string text = describe_places(module, 0, thread_count, ~0u);
+  const bool in_each = std::all_of(at_barrier_, at_barrier_ + simdgroup_count_,
+                                   [](std::uint32_t lanes) { return lanes != 0; });
+  if (barrier_waiters_ != thread_count && in_each && !barrier_sites_differ_) {
+    text +=
+        "; Metal leaves undefined what happens then, though hardware that counts simdgroups lets threads "
+        "pass, since some of each simdgroup wait";
   }
   return text;
 }

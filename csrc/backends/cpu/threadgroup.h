@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backends/cpu/fiber.h"
 #include "msl/stdlib/module_abi.h"
@@ -90,10 +91,15 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
   };
   BarrierPlace incomplete_barrier() const noexcept;
 
+  // While an observer is told of a collective: the lanes of its simdgroup that wait somewhere, by bits.
+  std::uint32_t waiting_lanes() const noexcept { return at_collective_ | at_barrier_[current_simdgroup_]; }
+
   // The thread that ran last: "thread 37 [5, 1, 0]".
   std::string current_thread_name() const { return thread_name(current_thread); }
   // After `incomplete_barrier`: who waits where.
   std::string describe_barrier(const metalane_module& module) const;
+  // While an observer is told of a collective: where the lanes of its simdgroup are.
+  std::string describe_collective(const metalane_module& module, std::uint32_t active) const;
 
  private:
   static constexpr std::uint32_t turns_ahead = 4;
@@ -130,8 +136,13 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
   bool waits_at_barrier(std::uint32_t thread) const noexcept {
     return (at_barrier_[thread / METALANE_SIMD_WIDTH] >> thread % METALANE_SIMD_WIDTH & 1u) != 0;
   }
-  void append_waiters(std::string& text, const metalane_module& module, std::uint32_t site) const;
+  // The site that a thread waits at, or `finished`.
+  static constexpr std::uint32_t finished = ~0u;
+  std::uint32_t site_of(std::uint32_t thread) const noexcept;
   std::string thread_name(std::uint32_t thread) const;
+  std::string thread_names(const std::vector<std::uint32_t>& threads) const;
+  std::string describe_places(const metalane_module& module, std::uint32_t begin, std::uint32_t end,
+                              std::uint32_t active) const;
 
   const AtomicFlag& stop_;
   Fiber main_;

@@ -6,13 +6,16 @@
 
 #include <stdint.h>
 
-#define METALANE_CHECK_ABI_VERSION 1u
+#define METALANE_CHECK_ABI_VERSION 2u
 
 /* Threadgroup variables stand apart, so that what runs over one of them meets nothing: number n begins at
  * n * METALANE_CHECK_PITCH + METALANE_CHECK_MARGIN of the group's memory, arguments behind the module's own.
  */
 #define METALANE_CHECK_PITCH (1u << 20)
 #define METALANE_CHECK_MARGIN (1u << 18)
+
+/* Among the flags of a barrier: it is a simdgroup_barrier of the source. */
+#define METALANE_CHECK_SIMDGROUP (1u << 31)
 
 enum metalane_check_atomic { METALANE_CHECK_LOAD = 0, METALANE_CHECK_STORE = 1, METALANE_CHECK_UPDATE = 2 };
 
@@ -26,6 +29,8 @@ struct metalane_check_host {
   void (*atomic)(const void* address, uint32_t bytes, uint32_t what, const void* pc);
   /* A barrier that the current thread is about to wait at; `flags` are mem_flags. */
   void (*barrier)(uint32_t site, uint32_t flags);
+  /* The current thread has come to the end of the kernel's text: it did not return before. */
+  void (*end)(void);
   /* atomic_thread_fence with these flags, or an atomic operation that orders others. */
   void (*fence)(uint32_t flags);
   /* The value of lane `from`, which takes no part, is wanted by `lane`. */

@@ -132,3 +132,35 @@ kernel void matrix_tile_repaired(device const float* a, device float* out,
   simdgroup_load(tile, padded, 8);
   simdgroup_store(tile, out, 8);
 }
+
+// An input that is scaled in place behind a cast, though it is declared const.
+kernel void cast_input_fault(device const float* x, device float* out, uint i [[thread_position_in_grid]]) {
+  device float* scaled = const_cast<device float*>(x);
+  scaled[i] *= 0.5f;  // FAULT
+  out[i] = x[i] + 1.0f;
+}
+
+kernel void cast_input_repaired(device const float* x, device float* out, uint i [[thread_position_in_grid]]) {
+  out[i] = 0.5f * x[i] + 1.0f;
+}
+
+// A count kept where the launch's parameters stand, which are constant.
+struct Range {
+  uint first;
+  uint count;
+};
+
+static void take(thread const float& value, constant Range& range) {
+  if (value > 0.0f) const_cast<Range&>(range).count += 1;  // FAULT
+}
+
+kernel void count_in_constant_fault(device const float* x, device uint* out, constant Range& range) {
+  for (uint i = range.first; i < 32; ++i) take(x[i], range);
+  out[0] = range.count;
+}
+
+kernel void count_in_constant_repaired(device const float* x, device uint* out, constant Range& range) {
+  uint count = range.count;
+  for (uint i = range.first; i < 32; ++i) count += x[i] > 0.0f ? 1 : 0;
+  out[0] = count;
+}

@@ -136,3 +136,37 @@ kernel void forgotten_field_repaired(device const float* x, device Candidate* fr
   fresh[i].index = i;
   out[i] = fresh[i].index;
 }
+
+// Bytes written one by one and read as words: of each word one byte is missing.
+kernel void missing_byte_fault(device const uchar* x, device uchar* fresh, device uint* out,
+                               uint i [[thread_position_in_grid]]) {
+  for (uint j = 0; j < 4; ++j) {
+    if (j != 1) fresh[4 * i + j] = x[4 * i + j];
+  }
+  out[i] = *(device const uint*)(fresh + 4 * i);  // FAULT
+}
+
+kernel void missing_byte_repaired(device const uchar* x, device uchar* fresh, device uint* out,
+                                  uint i [[thread_position_in_grid]]) {
+  for (uint j = 0; j < 4; ++j) fresh[4 * i + j] = x[4 * i + j];
+  out[i] = *(device const uint*)(fresh + 4 * i);
+}
+
+// Pairs of halves in threadgroup memory of which every thread writes the first.
+kernel void half_of_pair_fault(device const float* x, device float* out, uint t [[thread_position_in_threadgroup]]) {
+  threadgroup half2 s[32];
+  s[t].x = half(x[t]);
+  if (t < 16) s[t].y = half(x[t]);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  half2 pair = s[31 - t];  // FAULT
+  out[t] = float(pair.x) + float(pair.y);
+}
+
+kernel void half_of_pair_repaired(device const float* x, device float* out,
+                                  uint t [[thread_position_in_threadgroup]]) {
+  threadgroup half2 s[32];
+  s[t] = half2(x[t], x[t]);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  half2 pair = s[31 - t];
+  out[t] = float(pair.x) + float(pair.y);
+}

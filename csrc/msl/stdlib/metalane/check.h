@@ -25,6 +25,7 @@ METALANE_UNWATCHED inline void ignore_access(const void*, const void*) {}
 METALANE_UNWATCHED inline void ignore_range(const void*, uint64_t, const void*) {}
 METALANE_UNWATCHED inline void ignore_atomic(const void*, uint32_t, uint32_t, const void*) {}
 METALANE_UNWATCHED inline void ignore_barrier(uint32_t, uint32_t) {}
+METALANE_UNWATCHED inline void ignore_end() {}
 METALANE_UNWATCHED inline void ignore_fence(uint32_t) {}
 METALANE_UNWATCHED inline void ignore_lane(uint32_t, int32_t) {}
 
@@ -35,6 +36,7 @@ inline constexpr metalane_check_host unattached_host = {
     ignore_range,
     ignore_atomic,
     ignore_barrier,
+    ignore_end,
     ignore_fence,
     ignore_lane,
     nullptr,
@@ -42,10 +44,12 @@ inline constexpr metalane_check_host unattached_host = {
 inline const metalane_check_host* check_host_storage = &unattached_host;
 METALANE_UNWATCHED inline const metalane_check_host*& check_host() { return check_host_storage; }
 
-// What atomic operations and fences that order other accesses tell, and barriers with their flags.
+// What atomic operations and fences that order other accesses tell, barriers with their flags, and a thread
+// at the end of a kernel with simdgroup barriers.
 METALANE_UNWATCHED inline void note_barrier(uint32_t site, uint32_t flags) {
   check_host()->barrier(site, flags);
 }
+METALANE_UNWATCHED inline void note_end() { check_host()->end(); }
 METALANE_UNWATCHED inline void note_fence(uint32_t flags) { check_host()->fence(flags); }
 METALANE_UNWATCHED inline void note_absent_lane(int lane, int from) {
   check_host()->absent_lane(uint32_t(lane), from);
@@ -71,10 +75,10 @@ METALANE_STDLIB_END
     METALANE_HOST->write[log2](address, METALANE_HERE);                         \
   }                                                                             \
   METALANE_CALLBACK(void, __tsan_unaligned_read##bytes, const void* address) {  \
-    METALANE_HOST->read[log2](address, METALANE_HERE);                          \
+    METALANE_HOST->read_range(address, bytes, METALANE_HERE);                   \
   }                                                                             \
   METALANE_CALLBACK(void, __tsan_unaligned_write##bytes, const void* address) { \
-    METALANE_HOST->write[log2](address, METALANE_HERE);                         \
+    METALANE_HOST->write_range(address, bytes, METALANE_HERE);                  \
   }
 METALANE_ACCESS(1, 0)
 METALANE_ACCESS(2, 1)
@@ -183,6 +187,7 @@ METALANE_CALLBACK(void, __tsan_atomic_signal_fence, int) {}
 METALANE_STDLIB_BEGIN
 namespace detail {
 inline void note_barrier(uint32_t, uint32_t) {}
+inline void note_end() {}
 inline void note_fence(uint32_t) {}
 inline void note_absent_lane(int, int) {}
 }  // namespace detail

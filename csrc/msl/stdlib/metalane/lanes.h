@@ -284,6 +284,9 @@ uint ballot(site where, bool condition) {
 
 // Nothing passes between lanes: waiting is all.
 inline void combine_nothing(const metalane_lanes*) {}
+inline void meet(site where) {
+  runtime()->simd_collective(current_group(), where.index, combine_nothing, nullptr);
+}
 
 }  // namespace detail
 

@@ -18,8 +18,8 @@ inline void threadgroup_barrier(detail::site where, mem_flags flags, memory_orde
 }
 inline void simdgroup_barrier(detail::site where, mem_flags flags, memory_order = memory_order_seq_cst,
                               thread_scope = thread_scope_simdgroup) {
-  detail::note_barrier(where.index, uint(flags));
-  detail::runtime()->simd_collective(detail::current_group(), where.index, detail::combine_nothing, nullptr);
+  detail::note_barrier(where.index, uint(flags) | METALANE_CHECK_SIMDGROUP);
+  detail::meet(where);
 }
 
 // The votes of a group: bit i is lane i's.

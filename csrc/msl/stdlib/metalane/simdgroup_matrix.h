@@ -92,8 +92,7 @@ inline void meet_for(site where, const void* memory) {
   constexpr ulong threadgroup_memory_limit = 32 * 1024;
 #endif
   const ulong offset = ulong(memory) - ulong(current_group()->threadgroup_memory);
-  if (offset < threadgroup_memory_limit)
-    runtime()->simd_collective(current_group(), where.index, combine_nothing, nullptr);
+  if (offset < threadgroup_memory_limit) meet(where);
 }
 
 // The site of a load before which lanes have met.
