@@ -139,11 +139,19 @@ class Checker final : public GroupObserver {
                       std::uint32_t element_bytes);
 
   // checker_access.cpp
+  template <typename Body>
+  void guarded(const Body& body);
+  std::uint32_t region_at(std::uint64_t address) const noexcept;
+  void count(std::uint32_t here, std::uint64_t nbytes) noexcept;
   template <Touch touch, bool is_range>
   void access(std::uint64_t address, std::uint64_t nbytes, const void* pc);
+  template <Touch touch, bool is_range>
+  void access_in_full(std::uint64_t address, std::uint64_t nbytes, const void* pc);
   bool adds_nothing(const CheckRegion& region, std::uint64_t at, std::uint64_t nbytes) const noexcept;
   std::uint32_t instruction_of(const void* pc, std::uint32_t region, Touch touch);
-  void track(const CheckRegion& region, Conflict access);
+  template <Touch touch, bool is_range>
+  void watch(const CheckRegion& region, std::uint32_t here, std::uint64_t at, std::uint64_t nbytes);
+  void track(const CheckRegion& region, Conflict& access);
   bool is_ordered(Mark other, Memory memory, std::uint32_t thread) const noexcept;
   bool clashes(Mark other, Mark self, Memory memory) const noexcept;
   std::uint32_t distance(Mark a, Mark b) const noexcept;

@@ -15,6 +15,18 @@ constexpr std::uint64_t null_bytes = std::uint64_t{1} << 20;
 
 }  // namespace
 
+// No exception may pass through a kernel: where memory ends, so does the threadgroup.
+template <typename Body>
+inline void Checker::guarded(const Body& body) {
+  try {
+    body();
+    return;
+  } catch (const std::bad_alloc&) {
+    out_of_memory_ = true;
+  }
+  runner_->leave();
+}
+
 std::uint32_t Checker::instruction_of(const void* pc, std::uint32_t region, Touch touch) {
   const std::uint32_t known = module_->find(pc, region);
   if (known != 0) return known;
@@ -25,49 +37,30 @@ std::uint32_t Checker::instruction_of(const void* pc, std::uint32_t region, Touc
 }
 
 // A load of a word of threadgroup memory that orders nothing anew: somebody wrote it before the newest
-// barrier, and threads of two simdgroups have loaded it since. Most loads of threadgroup memory are of this
-// kind.
+// barrier, and since then two threads have loaded it that are as far apart as this one can be from any: of
+// two simdgroups, or of the segment that runs. Most loads of threadgroup memory are of this kind.
 inline bool Checker::adds_nothing(const CheckRegion& region, std::uint64_t at,
                                   std::uint64_t nbytes) const noexcept {
   const Cell* cell = region.shadow->only(at, nbytes);
   if (cell == nullptr) return false;
   const std::uint32_t first = barrier_first_[threadgroup_memory];
   const std::uint32_t written = cell->writer.segment();
-  return written < first && written >= group_first_ && cell->far_reader.segment() >= first &&
-         cell->far_reader.turn() >= 2;
+  if (written >= first || written < group_first_ || cell->far_reader.atomic()) return false;
+  const std::uint32_t far = cell->far_reader.segment();
+  return (far >= first && cell->far_reader.turn() >= 2) ||
+         (far == segment_ && cell->reader.segment() == segment_);
 }
 
-template <Touch touch, bool is_range>
-inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const void* pc) {
-  const std::uint64_t offset = address - arena_begin_;
-  if (offset >= arena_bytes_) {
-    if (address < null_bytes) [[unlikely]]
-      out_of_bounds(address, nbytes, touch, pc);
-    return;
-  }
-  if (runner_->stop_requested()) [[unlikely]]
-    runner_->leave();
-  if (has_pending_store_) [[unlikely]]
-    compare_pending();
-  auto number = static_cast<std::uint32_t>(offset >> arena_shift_);
-  if (number == CheckArena::threadgroup_slot) {
-    const std::uint64_t place = (address - variables_begin_) / METALANE_CHECK_PITCH;
-    number = place < variable_count_ ? first_variable + static_cast<std::uint32_t>(place) : number;
-  }
-  const CheckRegion& region = region_data_[number];
-  const std::uint64_t at = address - region.begin;
-  if (at >= region.nbytes || nbytes > region.nbytes - at) [[unlikely]] {
-    out_of_bounds(address, nbytes, touch, pc);
-    return;
-  }
-  if (writes(touch) && region.is_const) [[unlikely]]
-    store_to_const(number, at, nbytes, touch, pc);
-  const std::uint32_t thread = group_->current_thread;
-  const std::uint64_t in_text = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
-  std::uint32_t here = in_text < text_bytes_ ? by_offset_[in_text] : 0;
-  if (here == 0 || instructions_[here].region != number) [[unlikely]]
-    here = instruction_of(pc, number, touch);
+inline std::uint32_t Checker::region_at(std::uint64_t address) const noexcept {
+  const auto slot = static_cast<std::uint32_t>((address - arena_begin_) >> arena_shift_);
+  if (slot != CheckArena::threadgroup_slot) return slot;
+  const std::uint64_t place = (address - variables_begin_) / METALANE_CHECK_PITCH;
+  return place < variable_count_ ? first_variable + static_cast<std::uint32_t>(place) : slot;
+}
+
+inline void Checker::count(std::uint32_t here, std::uint64_t nbytes) noexcept {
   Instruction& instruction = instructions_[here];
+  const std::uint32_t thread = group_->current_thread;
   const std::uint64_t place = std::uint64_t{segment_} << 32 | thread;
   if (instruction.place != place) {
     if ((instruction.place ^ place) >> 32 != 0) instruction.lanes = 0;
@@ -80,17 +73,73 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const v
   ++instruction.count;
   instruction.nbytes += nbytes;
   instruction.size = static_cast<std::uint8_t>(nbytes < 255 ? nbytes : 255);
-  if (logs_) [[unlikely]]
-    log_.add({here, segment_, instruction.turn, static_cast<std::uint16_t>(thread),
-              static_cast<std::uint16_t>(nbytes < 65535 ? nbytes : 65535), at});
+}
+
+// The short way of nearly all accesses. What it calls comes last and is out of line: nothing is kept on the
+// stack (an eighth of the time).
+template <Touch touch, bool is_range>
+inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const void* pc) {
+  if (address - arena_begin_ >= arena_bytes_) {
+    if (address < null_bytes) [[unlikely]]
+      access_in_full<touch, is_range>(address, nbytes, pc);
+    return;
+  }
+  const std::uint32_t number = region_at(address);
+  const CheckRegion& region = region_data_[number];
+  const std::uint64_t at = address - region.begin;
+  const std::uint64_t in_text = reinterpret_cast<std::uint64_t>(pc) - text_begin_;
+  const std::uint32_t here = in_text < text_bytes_ ? by_offset_[in_text] : 0;
+  if (runner_->stop_requested() || has_pending_store_ || logs_ || at >= region.nbytes ||
+      nbytes > region.nbytes - at || (writes(touch) && region.is_const) || here == 0 ||
+      instructions_[here].region != number) [[unlikely]] {
+    access_in_full<touch, is_range>(address, nbytes, pc);
+    return;
+  }
+  count(here, nbytes);
   if (touch == Touch::load && region.is_threadgroup && region.shadow != nullptr &&
       adds_nothing(region, at, nbytes))
     return;
-  if (region.shadow == nullptr && region.initialized == nullptr) return;
-  const Mark self(segment_, here, thread, instruction.turn < 31 ? instruction.turn : 31, is_atomic(touch));
-  const Conflict whole = {number, at, nbytes, self, touch, is_range};
-  if (region.initialized != nullptr) ask_initialized(region, whole);
-  if (region.shadow != nullptr) track(region, whole);
+  if (region.shadow != nullptr || region.initialized != nullptr)
+    watch<touch, is_range>(region, here, at, nbytes);
+}
+
+template <Touch touch, bool is_range>
+__attribute__((noinline)) void Checker::access_in_full(std::uint64_t address, std::uint64_t nbytes,
+                                                       const void* pc) {
+  if (runner_->stop_requested()) runner_->leave();
+  guarded([&] {
+    if (has_pending_store_) compare_pending();
+    const bool is_null = address - arena_begin_ >= arena_bytes_;
+    const std::uint32_t number = is_null ? null_region : region_at(address);
+    const CheckRegion& region = regions_[number];
+    const std::uint64_t at = address - region.begin;
+    if (is_null || at >= region.nbytes || nbytes > region.nbytes - at) {
+      out_of_bounds(address, nbytes, touch, pc);
+      return;
+    }
+    if (writes(touch) && region.is_const) store_to_const(number, at, nbytes, touch, pc);
+    const std::uint32_t here = instruction_of(pc, number, touch);
+    count(here, nbytes);
+    if (logs_) {
+      log_.add({here, segment_, instructions_[here].turn, static_cast<std::uint16_t>(group_->current_thread),
+                static_cast<std::uint16_t>(std::min<std::uint64_t>(nbytes, 65535)), at});
+    }
+    if (region.shadow != nullptr || region.initialized != nullptr)
+      watch<touch, is_range>(region, here, at, nbytes);
+  });
+}
+
+template <Touch touch, bool is_range>
+__attribute__((noinline)) void Checker::watch(const CheckRegion& region, std::uint32_t here, std::uint64_t at,
+                                              std::uint64_t nbytes) {
+  const std::uint32_t turn = std::min(instructions_[here].turn, 31u);
+  const Mark self(segment_, here, group_->current_thread, turn, is_atomic(touch));
+  const auto number = static_cast<std::uint32_t>(&region - region_data_);
+  Conflict whole = {number, at, nbytes, self, touch, is_range};
+  guarded([&] {
+    if (region.initialized != nullptr) ask_initialized(region, whole);
+    if (region.shadow != nullptr) track(region, whole);
+  });
 }
 
 // Whether unwritten bytes of a load, `run` of them up to `last` (counted from its first byte), are no padding
@@ -198,7 +247,7 @@ inline void Checker::write_cell(Cell& cell, Memory memory, Conflict& access, std
   cell.writer = access.self;
 }
 
-void Checker::track(const CheckRegion& region, Conflict access) {
+inline void Checker::track(const CheckRegion& region, Conflict& access) {
   const Memory memory = region.is_threadgroup ? threadgroup_memory : device_memory;
   const bool stores = writes(access.self_touch);
   for (std::uint64_t done = 0; done < access.nbytes;) {
@@ -278,31 +327,18 @@ void Checker::store_to_const(std::uint32_t region, std::uint64_t at, std::uint64
 __attribute__((tls_model("initial-exec"))) thread_local Checker* current_checker = nullptr;
 
 struct Checker::Hooks {
-  // No exception may pass through a kernel: where memory ends, so does the threadgroup.
-  template <typename Body>
-  static inline void guarded(Checker& checker, const Body& body) {
-    try {
-      body();
-      return;
-    } catch (const std::bad_alloc&) {
-      checker.out_of_memory_ = true;
-    }
-    checker.runner_->leave();
-  }
   // Modules are called outside launches, too: for what their tables say.
   template <Touch touch, bool is_range = false>
   static inline void enter(const void* address, std::uint64_t nbytes, const void* pc) {
     Checker* const checker = current_checker;
     if (checker == nullptr) return;
-    guarded(*checker, [=] {
-      if constexpr (fiber_hooks) {
-        // A sanitizer's runtime is no place to be left.
-        const Unleavable unleavable(*checker);
-        checker->access<touch, is_range>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
-      } else {
-        checker->access<touch, is_range>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
-      }
-    });
+    if constexpr (fiber_hooks) {
+      // A sanitizer's runtime is no place to be left.
+      const Unleavable unleavable(*checker);
+      checker->access<touch, is_range>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
+    } else {
+      checker->access<touch, is_range>(reinterpret_cast<std::uint64_t>(address), nbytes, pc);
+    }
   }
   template <std::uint64_t nbytes, Touch touch>
   static void fixed(const void* address, const void* pc) {
@@ -331,7 +367,7 @@ struct Checker::Hooks {
   }
   static void fence(std::uint32_t flags) {
     Checker& checker = *current_checker;
-    guarded(checker, [&checker, flags] {
+    checker.guarded([&checker, flags] {
       const Unleavable unleavable(checker);
       checker.fence(flags);
     });
