@@ -25,6 +25,7 @@ class MetalDouble:
         ("system", ctypes.c_uint32),
         ("shuffle_seed", ctypes.c_uint64),
         ("interface", ctypes.c_char_p),
+        ("build_directory", ctypes.c_char_p),
     )
     ARGUMENTS = (
         ("live_objects", ctypes.c_char_p),

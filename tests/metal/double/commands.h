@@ -86,6 +86,7 @@ struct QueueState {
   std::size_t made = 0;                   // that have not ended
   std::size_t in_flight = 0;              // of these, committed
   std::deque<CommandBufferState*> order;  // enqueued and not started
+  bool running = false;                   // the execution thread looks through them
   SerialThread execution;
   SerialThread completion;
 };

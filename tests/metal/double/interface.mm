@@ -9,6 +9,50 @@
 
 namespace {
 
+// The runtime has the protocols that classes adopt.
+constexpr const char* protocols[] = {"MTLAllocation",
+                                     "MTLBinaryArchive",
+                                     "MTLBinding",
+                                     "MTLBuffer",
+                                     "MTLBufferBinding",
+                                     "MTLCaptureScope",
+                                     "MTLCommandBuffer",
+                                     "MTLCommandBufferEncoderInfo",
+                                     "MTLCommandEncoder",
+                                     "MTLCommandQueue",
+                                     "MTLComputeCommandEncoder",
+                                     "MTLComputePipelineState",
+                                     "MTLDevice",
+                                     "MTLEvent",
+                                     "MTLFunction",
+                                     "MTLLibrary",
+                                     "MTLResidencySet",
+                                     "MTLResource",
+                                     "MTLSharedEvent",
+                                     "MTLThreadgroupBinding"};
+constexpr const char* classes[] = {"MTLArchitecture",
+                                   "MTLArrayType",
+                                   "MTLBinaryArchiveDescriptor",
+                                   "MTLCaptureDescriptor",
+                                   "MTLCaptureManager",
+                                   "MTLCommandBufferDescriptor",
+                                   "MTLCommandQueueDescriptor",
+                                   "MTLCompileOptions",
+                                   "MTLComputePipelineDescriptor",
+                                   "MTLComputePipelineReflection",
+                                   "MTLFunctionConstant",
+                                   "MTLFunctionConstantValues",
+                                   "MTLFunctionDescriptor",
+                                   "MTLPipelineBufferDescriptor",
+                                   "MTLPipelineBufferDescriptorArray",
+                                   "MTLPointerType",
+                                   "MTLResidencySetDescriptor",
+                                   "MTLSharedEventHandle",
+                                   "MTLSharedEventListener",
+                                   "MTLStructMember",
+                                   "MTLStructType",
+                                   "MTLType"};
+
 void append_member(std::string& text, const char* kind, SEL selector, const char* types) {
   if (text.back() != '{') text += ", ";
   text += std::string("\"") + kind + sel_getName(selector) + "\": \"" + types + "\"";
@@ -43,44 +87,12 @@ void append_class(std::string& text, Class type) {
 extern "C" const char* metal_double_interface(void) {
   static const std::string all = [] {
     std::string text = "{\"protocols\": {";
-    for (Protocol* protocol : {
-           @protocol (MTLAllocation), @protocol (MTLBinaryArchive), @protocol (MTLBinding),
-               @protocol (MTLBuffer), @protocol (MTLBufferBinding), @protocol (MTLCaptureScope),
-               @protocol (MTLCommandBuffer), @protocol (MTLCommandBufferEncoderInfo),
-               @protocol (MTLCommandEncoder), @protocol (MTLCommandQueue),
-               @protocol (MTLComputeCommandEncoder), @protocol (MTLComputePipelineState),
-               @protocol (MTLDevice), @protocol (MTLEvent), @protocol (MTLFunction), @protocol (MTLLibrary),
-               @protocol (MTLResidencySet), @protocol (MTLResource), @protocol (MTLSharedEvent),
-               @protocol (MTLThreadgroupBinding)
-         }) {
-      append_protocol(text, protocol);
-    }
+    for (const char* name : protocols) append_protocol(text, objc_getProtocol(name));
     text += "}, \"classes\": {";
-    for (Class type : {[MTLArchitecture class],
-                       [MTLArrayType class],
-                       [MTLBinaryArchiveDescriptor class],
-                       [MTLCaptureDescriptor class],
-                       [MTLCaptureManager class],
-                       [MTLCommandBufferDescriptor class],
-                       [MTLCommandQueueDescriptor class],
-                       [MTLCompileOptions class],
-                       [MTLComputePipelineDescriptor class],
-                       [MTLComputePipelineReflection class],
-                       [MTLFunctionConstant class],
-                       [MTLFunctionConstantValues class],
-                       [MTLFunctionDescriptor class],
-                       [MTLPipelineBufferDescriptor class],
-                       [MTLPipelineBufferDescriptorArray class],
-                       [MTLPointerType class],
-                       [MTLResidencySetDescriptor class],
-                       [MTLSharedEventHandle class],
-                       [MTLSharedEventListener class],
-                       [MTLStructMember class],
-                       [MTLStructType class],
-                       [MTLType class]}) {
-      append_class(text, type);
-    }
+    for (const char* name : classes) append_class(text, objc_getClass(name));
     return text + "}}";
   }();
   return all.c_str();
 }
+
+extern "C" const char* metal_double_build_directory(void) { return METAL_DOUBLE_BUILD_DIRECTORY; }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "accounting.h"
 #include "commands.h"
@@ -274,7 +275,8 @@ void run_ready(const std::shared_ptr<QueueState>& queue) {
     std::shared_ptr<CommandBufferState> next;
     {
       const std::lock_guard lock(queue->mutex);
-      if (queue->order.empty() || queue->order.front()->self == nullptr) return;
+      queue->running = !queue->order.empty() && queue->order.front()->self != nullptr;
+      if (!queue->running) return;
       next = std::move(queue->order.front()->self);
       queue->order.pop_front();
     }
@@ -355,6 +357,7 @@ void commit(const std::shared_ptr<CommandBufferState>& commands) {
     const std::lock_guard lock(queue->mutex);
     commands->self = commands;
     ++queue->in_flight;
+    if (std::exchange(queue->running, true)) return;
   }
   queue->execution.run([queue] { run_ready(queue); });
 }

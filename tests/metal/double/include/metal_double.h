@@ -87,6 +87,9 @@ METAL_DOUBLE_API void metal_double_reset(void);
 // what the Objective-C runtime knows of the protocols and classes that the double's headers declare.
 METAL_DOUBLE_API const char* metal_double_interface(void);
 
+// Where this library was built: its object files and compile_commands.json.
+METAL_DOUBLE_API const char* metal_double_build_directory(void);
+
 #ifdef __cplusplus
 }
 #endif
