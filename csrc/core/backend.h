@@ -169,6 +169,7 @@ class Device {
 };
 
 struct OpenOptions {
+  std::uint32_t index = 0;  // which of the kind's devices
   KernelChoice kernels = KernelChoice::automatic;
   CheckOptions check;
 };

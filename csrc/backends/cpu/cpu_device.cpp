@@ -250,24 +250,7 @@ void CpuDevice::clear_check_report() {
 }
 
 std::shared_ptr<const msl::Program> CpuDevice::read_program(const backend::SourceText& source) {
-  std::string text;
-  append_part(text, "name", source.name);
-  append_part(text, "text", source.text);
-  for (const auto& [name, header] : source.headers) {
-    append_part(text, "header", name);
-    append_part(text, "text", header);
-  }
-  const std::string key = core::sha256_hex(text);
-  {
-    const std::lock_guard lock(programs_mutex_);
-    const auto known = programs_.find(key);
-    if (known != programs_.end()) return known->second;
-  }
-  std::shared_ptr<const msl::Program> program = msl::Program::read(source.name, source.text, source.headers);
-  const std::lock_guard lock(programs_mutex_);
-  if (programs_.size() >= max_programs) programs_.clear();
-  programs_.emplace(key, program);
-  return program;
+  return programs_.read(source.name, source.text, source.headers);
 }
 
 std::vector<KernelSignature> CpuDevice::inspect(const backend::SourceText& source) {

@@ -1,19 +1,14 @@
 // The CPU device: .metal kernels on this machine's processors.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "backends/cpu/cpu_pipeline.h"
 #include "backends/cpu/worker_pool.h"
 #include "core/backend.h"
-
-namespace metalane::msl {
-class Program;
-}
+#include "msl/program_cache.h"
 
 namespace metalane::cpu {
 
@@ -51,11 +46,7 @@ class CpuDevice final : public backend::Device {
   backend::Capabilities capabilities_;
   std::shared_ptr<Checker> checker_;  // null: nothing is checked
   std::shared_ptr<WorkerPool> pool_;
-
-  // Sources read lately, by content.
-  static constexpr std::size_t max_programs = 64;
-  std::mutex programs_mutex_;
-  std::map<std::string, std::shared_ptr<const msl::Program>> programs_;
+  msl::ProgramCache programs_;
 };
 
 }  // namespace metalane::cpu
