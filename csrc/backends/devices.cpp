@@ -52,13 +52,15 @@ Choice choose(const std::string& name) {
       const std::string_view digits = std::string_view(name).substr(colon + 1);
       std::uint32_t index = 0;
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-      if (error == std::errc() && end == digits.data() + digits.size() && index < count) return {&backend, index};
-      throw DeviceError("Device: there is no device \"" + name + "\"; of kind \"" + backend.kind + "\" there " +
-                        (count == 1 ? "is 1" : "are " + std::to_string(count)));
+      if (error == std::errc() && end == digits.data() + digits.size() && index < count)
+        return {&backend, index};
+      throw DeviceError("Device: there is no device \"" + name + "\"; of kind \"" + backend.kind +
+                        "\" there " + (count == 1 ? "is 1" : "are " + std::to_string(count)));
     }
     known += (known.empty() ? "" : ", ") + std::string(backend.kind);
   }
-  throw DeviceError("Device: there is no device of kind \"" + std::string(kind) + "\" here; there are: " + known);
+  throw DeviceError("Device: there is no device of kind \"" + std::string(kind) +
+                    "\" here; there are: " + known);
 }
 
 }  // namespace
@@ -72,7 +74,7 @@ Device::Device(const std::string& kind, const DeviceOptions& options) {
   if (options.check.any() && options.kernels == KernelChoice::native)
     throw ArgumentError("Device", "kernels", "\"auto\" or \"shader\" with a checker, which watches shaders",
                         "\"native\"");
-  state_ = core::DeviceState::create(backend->open({index, options.kernels, options.check}), options);
+  state_ = core::DeviceState::create(backend->open({options.kernels, options.check, index}), options);
 }
 
 std::vector<DeviceInfo> devices() {

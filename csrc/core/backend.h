@@ -169,9 +169,9 @@ class Device {
 };
 
 struct OpenOptions {
-  std::uint32_t index = 0;  // which of the kind's devices
   KernelChoice kernels = KernelChoice::automatic;
   CheckOptions check;
+  std::uint32_t index = 0;  // which of the kind's devices
 };
 
 // Opens the device of a kind; throws DeviceError. One function a backend, listed in backends/devices.cpp.
