@@ -12,6 +12,7 @@
 #include "msl/module_writer.h"
 #include "msl/preprocessor.h"
 #include "msl/reachability.h"
+#include "msl/restrictions.h"
 #include "msl/signature.h"
 #include "msl/types.h"
 
@@ -27,6 +28,7 @@ class ProgramImpl final : public Program {
         kernels_(read_kernels(unit_, types_)),
         constants_(read_function_constants(unit_, types_)),
         reachability_(unit_) {
+    check_restrictions(unit_);
     for (Kernel& kernel : kernels_) {
       for (const auto& declared : constants_) kernel.signature.constants.push_back(declared.constant);
       signatures_.push_back(kernel.signature);

@@ -678,7 +678,6 @@ void Translator::check_supported(Index i) const {
   if (word == "asm" || word == "__asm" || word == "__asm__") {
     unit_.sources().fail(token, "assembly is not supported on the CPU device");
   }
-  if (word == "double") unit_.sources().fail(token, "double is no type of the Metal Shading Language");
   if (!unsupported_word(unit_, i)) return;
   unit_.sources().fail(token, std::string(word) + " is not supported on the CPU device");
 }
