@@ -12,6 +12,9 @@ from ops.stdlib_case import run_kernel
 
 import metalane
 
+# The case `with_barriers` has a simdgroup_barrier in each of two branches.
+pytestmark = pytest.mark.metalane_check(allow="divergence")
+
 THREADS, GROUP, WIDTH = 200, 80, 32  # threadgroups of 80, 80 and 40: simdgroups of 32, 32, 16 and of 32, 8
 
 Mask = np.ndarray
