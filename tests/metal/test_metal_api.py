@@ -115,16 +115,16 @@ def test_planted_slips_in_a_header_are_found(declared: Declarations) -> None:
     interface = json.loads(DOUBLE.interface())
     buffer = interface["protocols"]["MTLBuffer"]
     buffer["-didModifyRange:"] = "v24@0:8Q16"
-    buffer["-lenght"] = buffer.pop("-length")
-    declared.members["MTLBuffer"].add("-lenght")
+    buffer["-longth"] = buffer.pop("-length")
+    declared.members["MTLBuffer"].add("-longth")
     try:
         assert differences(declared, interface) == [
             "-[MTLBuffer didModifyRange:] v @ : Q, Apple's v @ : {_NSRange=QQ}",
-            "-[MTLBuffer lenght] Q @ :, Apple's None",
             "-[MTLBuffer length] None, Apple's Q @ :",
+            "-[MTLBuffer longth] Q @ :, Apple's None",
         ]
     finally:
-        declared.members["MTLBuffer"].remove("-lenght")
+        declared.members["MTLBuffer"].remove("-longth")
 
 
 def wrong_values(values: dict[str, int], compiler: Compiler, scratch: Path) -> list[str]:

@@ -75,6 +75,28 @@ TEST_CASE(a_dispatch_runs_after_commit_on_another_thread) {
   EXPECT_NO_VIOLATION();
 }
 
+namespace {
+
+// The block's own variables end with this function.
+__attribute__((noinline)) void add_handler(id<MTLCommandBuffer> commands, std::atomic<int>* sum, int value) {
+  const int also = value * 10;
+  [commands addCompletedHandler:^(id<MTLCommandBuffer>) {
+    *sum += value + also;
+  }];
+}
+
+}  // namespace
+
+TEST_CASE(handlers_keep_what_they_captured) {
+  Fixture f;
+  id<MTLCommandBuffer> commands = [f.queue commandBuffer];
+  std::atomic<int> sum{0};
+  for (int i = 1; i <= 3; ++i) add_handler(commands, &sum, i);
+  [commands commit];
+  [commands waitUntilCompleted];
+  CHECK_EQ(sum.load(), 66);
+}
+
 TEST_CASE(the_life_cycle_of_an_encoder_is_enforced) {
   {
     Encoding f;
