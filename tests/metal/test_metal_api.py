@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from metal.objective_c import Compiler, Declarations, Selector, normalised, selectors
 from metal_double import DOUBLE
-from objective_c import Compiler, Declarations, Selector, normalised, selectors
 
 APPLE = json.loads((Path(__file__).parent / "metal_api.json").read_text())
 ENCODINGS: dict[str, dict[str, str]] = APPLE["types"]
