@@ -151,7 +151,7 @@ struct Range {
 };
 
 static void take(thread const float& value, constant Range& range) {
-  if (value > 0.0f) const_cast<Range&>(range).count += 1;  // FAULT
+  if (value > 0.0f) ((thread Range&)range).count += 1;  // FAULT
 }
 
 kernel void count_in_constant_fault(device const float* x, device uint* out, constant Range& range) {
