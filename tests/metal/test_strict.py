@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from metal.strict import strict_check
 
 import metalane as ml
+from metal.strict import strict_check
 
 STRICT = Path(__file__).parent / "strict"
 needs_clang = pytest.mark.skipif(strict_check.CLANG is None, reason="needs Clang 16 or newer")
