@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,12 @@ from metal_double import DOUBLE
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
+# Under AddressSanitizer a wrapper starts Python with the sanitizer's runtime, for whose reservation of memory the
+# compilers that kernels need have no room.
+if WRAPPER := os.environ.get("METALANE_TEST_PYTHON"):
+    sys.executable = WRAPPER
+    os.environ.pop("LD_PRELOAD", None)
+SANITIZED = hasattr(ctypes.CDLL(None), "__asan_init")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -23,6 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.metalane_check = config.option.metalane_check_strict = True
     config.addinivalue_line("markers", "linux: needs Linux or its compilers; deselected elsewhere")
     config.addinivalue_line(
+        "markers",
+        "memory: measures the process's memory; deselected under AddressSanitizer, which keeps what is freed",
+    )
+    config.addinivalue_line(
         "markers", "cpu: about the CPU device; deselected where the suite runs on others only"
     )
 
@@ -30,8 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def runs_here(item: pytest.Item) -> bool:
     """Whether this machine, and the devices that were asked for, have what the test is about."""
     about_cpu = item.get_closest_marker("cpu") or "cpu_device" in getattr(item, "fixturenames", ())
-    return ("cpu" in KINDS or not about_cpu) and (
-        sys.platform == "linux" or not item.get_closest_marker("linux")
+    return (
+        ("cpu" in KINDS or not about_cpu)
+        and (sys.platform == "linux" or not item.get_closest_marker("linux"))
+        and not (SANITIZED and item.get_closest_marker("memory"))
     )
 
 

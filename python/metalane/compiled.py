@@ -184,11 +184,12 @@ class _Parameter:
             try:
                 return device.wrap(flat), True
             except ArgumentError as error:
-                obstacle = f"memory that {device.name} cannot use in place ({error.given})"
+                obstacle = f"memory whose {error.argument} is not {error.expected}: {error.given}"
         if self.writes:
             self.refuse(
                 "memory that the device can write in place (contiguous, and aligned to "
-                f"{max(self.argument.alignment, 1)} bytes); give a buffer (device.from_numpy) and read that",
+                f"{max(self.argument.alignment, 1)} bytes, on Metal to a page); "
+                "give a buffer (device.from_numpy) and read that",
                 obstacle,
             )
         return device.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8)), False

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from host_memory import paged
 
 import metalane
 from devices import KINDS
@@ -145,7 +146,7 @@ def test_readonly_buffers_give_readonly_arrays(device: metalane.Device) -> None:
 
 
 def test_wrap_shares_memory_and_keeps_the_array(device: metalane.Device) -> None:
-    array = np.arange(8, dtype=np.float32)
+    array = paged(np.arange(8, dtype=np.float32))
     alive = weakref.ref(array)
     buffer = device.wrap(array)
     assert buffer.address == array.ctypes.data
@@ -160,13 +161,13 @@ def test_wrap_shares_memory_and_keeps_the_array(device: metalane.Device) -> None
     assert alive() is not None
     assert view.tolist() == [2, 30]
     del view
-    device.wrap(np.zeros(1, np.float32))  # runs what became due
+    device.wrap(paged(np.zeros(1, np.float32)))  # runs what became due
     gc.collect()
     assert alive() is None
 
 
 def test_wrap_honours_the_writeable_flag(device: metalane.Device) -> None:
-    array = np.zeros(4, np.int32)
+    array = paged(np.zeros(4, np.int32))
     array.flags.writeable = False
     assert device.wrap(array).readonly
 
@@ -217,7 +218,7 @@ def test_arrays_outlive_buffer_and_device() -> None:
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if name != "bfloat16"])
 def test_dlpack_both_ways_without_a_copy(device: metalane.Device, name: str) -> None:
-    values = np.arange(6).reshape(2, 3).astype(name)
+    values = paged(np.arange(6).reshape(2, 3).astype(name))
     imported = metalane.from_dlpack(values, device)
     assert imported.address == values.ctypes.data
     assert imported.dtype == values.dtype
@@ -280,27 +281,27 @@ def test_dlpack_copies_when_asked(device: metalane.Device) -> None:
 
 
 def test_dlpack_capsules_free_what_nobody_takes(device: metalane.Device) -> None:
-    array = np.arange(4, dtype=np.float32)
+    array = paged(np.arange(4, dtype=np.float32))
     alive = weakref.ref(array)
     for version in (None, (1, 0)):
         buffer = device.wrap(array)
         capsule = buffer.__dlpack__(max_version=version)
         del buffer, capsule
     del array
-    device.wrap(np.zeros(1, np.float32))
+    device.wrap(paged(np.zeros(1, np.float32)))
     gc.collect()
     assert alive() is None
 
 
 def test_from_dlpack_keeps_and_frees_its_source(device: metalane.Device) -> None:
-    array = np.arange(4, dtype=np.float32)
+    array = paged(np.arange(4, dtype=np.float32))
     alive = weakref.ref(array)
     buffer = metalane.from_dlpack(array, device)
     del array
     gc.collect()
     assert buffer.tolist() == [0, 1, 2, 3]
     del buffer
-    device.wrap(np.zeros(1, np.float32))
+    device.wrap(paged(np.zeros(1, np.float32)))
     gc.collect()
     assert alive() is None
 

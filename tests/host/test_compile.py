@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from host_memory import paged
 
 import metalane
 from devices import KINDS
@@ -109,7 +110,7 @@ PARAMS = {
 
 
 def test_a_call_with_arrays_is_done_when_it_returns(compiled: metalane.CompiledSource) -> None:
-    x, y = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
+    x, y = np.arange(1000, dtype=np.float32), paged(np.ones(1000, np.float32))
     assert compiled.saxpy(x, y, 2.0, threads=1000).done
     np.testing.assert_array_equal(y, 1 + 2 * np.arange(1000))
     compiled.saxpy(a=np.float32(-1), y=y, x=x, threads=1000)
@@ -135,7 +136,7 @@ def test_buffers_are_read_when_the_launch_is_done(compiled: metalane.CompiledSou
         assert (encoder.launches, encoder.barriers) == (2, 1)
     np.testing.assert_array_equal(y.numpy(), 52 * np.arange(64))
     assert compiled.saxpy(x, y, 1.0, threads=64, wait=True).status == "done"
-    host = np.zeros(64, np.float32)
+    host = paged(np.zeros(64, np.float32))
     ticket = compiled.saxpy(x, host, 1.0, threads=64, wait=False, timeout=60)
     ticket.wait()
     np.testing.assert_array_equal(host, np.arange(64))
@@ -160,9 +161,9 @@ def test_structs_reach_the_kernel(compiled: metalane.CompiledSource, form: str) 
         "record": record[()],
         "bytes": record.tobytes(),
     }[form]
-    bodies = np.zeros(2, compiled.unpack.arguments["bodies"].dtype)
+    bodies = paged(np.zeros(2, compiled.unpack.arguments["bodies"].dtype))
     bodies["mass"] = 1, 11
-    out = np.full(11, -1, np.float32)
+    out = paged(np.full(11, -1, np.float32))
     compiled.unpack(
         out, given, bodies, threadgroups=1, threads_per_threadgroup=8, threadgroup_memory={"scratch": 32}
     )
@@ -171,7 +172,7 @@ def test_structs_reach_the_kernel(compiled: metalane.CompiledSource, form: str) 
 
 
 def test_constants(compiled: metalane.CompiledSource, null: metalane.CompiledSource) -> None:
-    out = np.full(4, -1, np.float32)
+    out = paged(np.full(4, -1, np.float32))
     compiled.constants(out, threads=1)
     assert out.tolist() == [3, 1, 0.5, -1]
     free = compiled.constants._device.compile(SOURCE)
@@ -238,7 +239,7 @@ def test_what_goes_wrong_in_a_kernel_is_raised_by_its_call(compiled: metalane.Co
       while (true) metal::atomic_fetch_add_explicit(x, 1u, metal::memory_order_relaxed);
     }
     """)
-    out = np.zeros(1, np.float32)
+    out = paged(np.zeros(1, np.float32))
     with pytest.raises(metalane.CommandBufferError, match="stray"):
         faulty.stray(out, threads=1)
     buffer = compiled.device.zeros(1, "f32")
@@ -247,7 +248,7 @@ def test_what_goes_wrong_in_a_kernel_is_raised_by_its_call(compiled: metalane.Co
         buffer.numpy()
     assert ticket.status == "failed"
     with pytest.raises(metalane.CommandBufferError) as caught:
-        faulty.endless(np.zeros(1, np.uint32), threads=1, timeout=0.05)
+        faulty.endless(paged(np.zeros(1, np.uint32)), threads=1, timeout=0.05)
     assert caught.value.code == "timeout"
     compiled.saxpy([2], out, 3, threads=1)
     assert out.tolist() == [6]
@@ -596,13 +597,13 @@ class Tensor:
 
 
 def test_dlpack_arrays_are_used_in_place_or_refused(compiled: metalane.CompiledSource) -> None:
-    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    x, y = paged(np.arange(8, dtype=np.float32)), paged(np.zeros(8, np.float32))
     assert compiled.saxpy(Tensor(x), Tensor(y), 3.0, threads=8).done
     np.testing.assert_array_equal(y, 3 * x)
     for given, words in (
         (Tensor(np.zeros(16, np.float32)[::2]), "argument 'y' must be usable without a copy: .*contiguous"),
         (Tensor(np.zeros(8)), "argument 'y' must be"),
-        (Tensor(np.zeros(8, np.int32)), "argument 'y' must be of dtype float32"),
+        (Tensor(paged(np.zeros(8, np.int32))), "argument 'y' must be of dtype float32"),
     ):
         with pytest.raises(metalane.ArgumentError, match=words):
             compiled.saxpy(x, given, 1.0, threads=8)
@@ -688,7 +689,7 @@ def test_arguments_that_a_constant_leaves_out(kind: str) -> None:
     affine = device.compile(OPTIONAL).affine
     assert [a.is_optional for a in affine.arguments] == [False, True, False]
     bias = np.float32([10, 20, 30])
-    ones = [np.ones(3, np.float32) for _ in range(5)]
+    ones = [paged(np.ones(3, np.float32)) for _ in range(5)]
     with_bias, without = (
         {"constants": {"has_bias": True}, "threads": 3},
         {"constants": {"has_bias": False}, "threads": 3},

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from host_memory import paged
 
 import metalane
 from counts import count
@@ -325,7 +326,7 @@ def test_many_threads_share_a_kernel(device_kind: str) -> None:
 
 def test_sources_with_equal_kernels_do_not_meet(device_kind: str) -> None:
     device = metalane.Device(device_kind)
-    out = np.zeros(2, np.uint32)
+    out = paged(np.zeros(2, np.uint32))
     sources = [f"kernel void f(device uint* x) {{ x[0] = {i}; }}" for i in (1, 2)]
     device.registry.register_source("f", sources[1].replace("2;", "3;"))
     names = device.registry.names
@@ -397,12 +398,13 @@ def resident_bytes() -> int:
 
 # A report counts every kernel that a checked device ran, until it is cleared.
 @pytest.mark.metalane_check(False)
+@pytest.mark.memory
 @pytest.mark.linux
 @pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_memory_of_dropped_sources_is_given_back(kind: str) -> None:
     device = metalane.Device(kind)
     filler = "".join(f"inline float g{i}(float x) {{ return x * {i}; }}\n" for i in range(100))
-    out = np.zeros(1, np.uint32)
+    out = paged(np.zeros(1, np.uint32))
 
     def compile_one(i: int) -> None:
         # On the CPU one machine code serves them all: what is tested is what the runtime keeps.

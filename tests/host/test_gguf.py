@@ -343,6 +343,7 @@ def test_paths(write: Write, tmp_path: Path) -> None:
             metalane.GgufFile(wrong)
 
 
+@pytest.mark.memory
 @pytest.mark.linux
 def test_a_large_file_is_not_read(device: metalane.Device, tmp_path: Path) -> None:
     """20 GB (sparse) open in 20 ms, and under 16 MiB of them are read."""

@@ -171,6 +171,7 @@ def large_files(folder: Path) -> list[Path]:
     return paths
 
 
+@pytest.mark.memory
 @pytest.mark.linux
 def test_time_and_memory_are_bounded(tmp_path: Path) -> None:
     paths = large_files(tmp_path)

@@ -26,7 +26,7 @@ kernel void endless(device atomic_uint* flag [[buffer(0)]]) {
 }
 """
 PRELUDE = f"""
-import os, signal, sys, threading, time
+import mmap, os, signal, sys, threading, time
 import numpy as np
 import metalane
 SOURCE = {ENDLESS!r}
@@ -130,7 +130,7 @@ def test_os_fork_with_work_in_flight_leaves_cleanly() -> None:
 def test_exit_with_live_objects_is_quiet(kind: str) -> None:
     succeeds(f"""
         device = metalane.Device({kind!r})
-        buffer = device.wrap(np.zeros(100, np.float32))
+        buffer = device.wrap(np.frombuffer(mmap.mmap(-1, 400), np.float32, 100))
         array = buffer.numpy()
         encoder = device.command_encoder()
         encoder.fill(device.zeros(1 << 20, "f32"), 2)
@@ -260,6 +260,7 @@ def test_an_encoder_is_for_one_thread_at_a_time(device: metalane.Device) -> None
     encoder.commit_and_wait()
 
 
+@pytest.mark.memory
 @pytest.mark.linux
 @pytest.mark.parametrize("kind", ["null", *KINDS])
 def test_memory_is_flat_over_many_launches(kind: str) -> None:

@@ -31,15 +31,15 @@ class Guarded:
         assert (whole[-GUARD:] == POISON).all(), f"{name}: written past its end"
 
 
-def at_page_end(values: np.ndarray) -> np.ndarray:
+def at_page_end(device: metalane.Device, values: np.ndarray) -> metalane.Buffer:
     """A copy of `values` whose last byte is the last one before a page that nobody may touch."""
     values = np.ascontiguousarray(values)
     used = -(-max(values.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    pages = mmap.mmap(-1, used + mmap.PAGESIZE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    memory = mmap.mmap(-1, used + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(address + used), ctypes.c_size_t(mmap.PAGESIZE), 0) != 0:
         raise OSError(ctypes.get_errno(), "mprotect")
-    copy = np.frombuffer(pages, values.dtype, values.size, used - values.nbytes).reshape(values.shape)
-    copy[...] = values
-    return copy
+    pages = np.frombuffer(memory, np.uint8, used)
+    pages[used - values.nbytes :] = values.reshape(-1).view(np.uint8)
+    return device.wrap(pages).view(used - values.nbytes, values.shape, values.dtype)

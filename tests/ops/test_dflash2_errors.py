@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from host_memory import paged
 from ops.dflash2_case import BF16, OUTPUTS, shapes
 
 import metalane
@@ -143,7 +144,7 @@ def test_selector_refuses_buffers(device: metalane.Device, name: str) -> None:
     check(released, metalane.ArgumentError, "released")
     check(metalane.Device(device.kind).zeros(shape, dtype), metalane.ArgumentError, "another device")
     if name in OUTPUTS:
-        frozen = np.zeros(shape, dtype)
+        frozen = paged(np.zeros(shape, dtype))
         frozen.flags.writeable = False
         check(device.wrap(frozen), metalane.ArgumentError, "read-only")
 
@@ -186,10 +187,11 @@ def test_selector_refuses_aliases(written: str, other: str) -> None:
 def test_selector_refuses_aliases_of_wrapped_memory(device: metalane.Device) -> None:
     """Two wraps of one array are different buffers on the same addresses."""
     layout = shapes(LANES, ROWS, VOCABULARY)
-    array = np.zeros(layout["edges"][0], np.float32)
+    array = paged(np.zeros(layout["edges"][0], np.float32))
+    shape, dtype = layout["confidence"]
     buffers = alloc(device)
     buffers.edges = device.wrap(array)
-    buffers.confidence = device.wrap(array.reshape(-1)[-6:].reshape(layout["confidence"][0]))
+    buffers.confidence = device.wrap(array).view(array.nbytes - 24, shape, dtype)
     refuse(
         device,
         lambda encoder: metalane.dispatch_dflash2_selector(

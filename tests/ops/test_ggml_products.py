@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from host_memory import paged
 from ops.ggml_case import (
     TYPES,
     Output,
@@ -159,19 +160,19 @@ def test_nothing_is_read_behind_the_inputs(device: metalane.Device, ggml_type: s
     rng = np.random.default_rng(4)
     k = 3 * block_size(ggml_type)[0]
     for m, n in [(1, 7), (2, 10), (3, 1), (9, 33), (33, 65)]:
-        raw = at_page_end(random_weight(rng, ggml_type, n, k))
-        x = at_page_end(rng.standard_normal((m, k)).astype(np.float32))
+        raw = random_weight(rng, ggml_type, n, k)
+        x = rng.standard_normal((m, k)).astype(np.float32)
         output = Output(device, m, n)
         with device.command_encoder() as encoder:
             ggml.quantized_matmul_ggml(
                 encoder,
-                device.wrap(x),
-                device.wrap(raw.reshape(-1)),
+                at_page_end(device, x),
+                at_page_end(device, raw.reshape(-1)),
                 output.buffer,
                 ggml.GgmlQuantizedMatmulParams(m, n, k, number(ggml_type)),
                 algorithm,
             )
-        assert_accurate_by_tiles(output.result(), x, values_of(np.array(raw), ggml_type))
+        assert_accurate_by_tiles(output.result(), x, values_of(raw, ggml_type))
 
 
 @pytest.mark.parametrize("m", [1, 8, 9])
@@ -246,7 +247,7 @@ def test_wrong_arguments_name_what_is_wrong(device: metalane.Device) -> None:
     with pytest.raises(metalane.ArgumentError, match="aligned to 4 bytes"):
         call(x, device.zeros(3 * 84 + 1, np.uint8).view(1, 3 * 84), y, good)
     with pytest.raises(metalane.ArgumentError, match="output.*writable"):
-        frozen = np.zeros((2, 3), np.float32)
+        frozen = paged(np.zeros((2, 3), np.float32))
         frozen.flags.writeable = False
         call(x, w, device.wrap(frozen), good)
     with pytest.raises(metalane.ArgumentError, match="weight.*another device"):

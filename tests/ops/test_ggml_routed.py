@@ -231,9 +231,9 @@ def test_nothing_is_read_behind_the_inputs(device: metalane.Device, ggml_type: s
     routed = Routed(rng, ggml_type, k, 17, 3, ids)
     output = Output(device, 18, 17)
     arguments = [
-        device.wrap(at_page_end(routed.x if operator == "slotted" else routed.x[:9])),
-        device.wrap(at_page_end(routed.raw).reshape(-1)),
-        device.wrap(at_page_end(ids)),
+        at_page_end(device, routed.x if operator == "slotted" else routed.x[:9]),
+        at_page_end(device, routed.raw.reshape(-1)),
+        at_page_end(device, ids),
         output.buffer,
     ]
     with device.command_encoder() as encoder:
@@ -333,6 +333,7 @@ def test_expert_stride_is_checked_and_used(device: metalane.Device) -> None:
             routed.check(output.result(), "mv")
 
 
+@pytest.mark.memory
 @pytest.mark.linux
 def test_scratch_of_the_pool_is_allocated_once(device: metalane.Device) -> None:
     rng = np.random.default_rng(10)
@@ -366,8 +367,8 @@ def test_gather(device: metalane.Device, ggml_type: str) -> None:
         with device.command_encoder() as encoder:
             ggml.embedding_gather_ggml(
                 encoder,
-                device.wrap(at_page_end(raw)) if case % 2 else padded(device, raw, block_size(ggml_type)[1]),
-                device.wrap(at_page_end(ids)),
+                at_page_end(device, raw) if case % 2 else padded(device, raw, block_size(ggml_type)[1]),
+                at_page_end(device, ids),
                 output.buffer,
                 ggml.EmbeddingGgmlParams(vocab, k, tokens, number(ggml_type)),
             )
@@ -384,7 +385,7 @@ def test_gather_of_ids_out_of_range(device: metalane.Device) -> None:
     raw = random_weight(rng, "Q4_K", 5, 512)
     params = ggml.EmbeddingGgmlParams(5, 512, 4, number("Q4_K"))
     bad = np.array([4, 5, 0, 2**32 - 1], np.uint32)
-    weight, output = device.wrap(at_page_end(raw)), Output(device, 4, 512)
+    weight, output = at_page_end(device, raw), Output(device, 4, 512)
     encoder = device.command_encoder()
     with pytest.raises(
         metalane.ArgumentError, match=r"embedding_gather_ggml.*ids\[1\].*below vocab_size \(5\).*5"

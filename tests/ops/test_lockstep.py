@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from host_memory import paged
 
 # What these kernels do is what the checker warns of.
 pytestmark = pytest.mark.metalane_check(allow="lockstep same-value")
@@ -88,7 +89,7 @@ def kernels(device):
 
 
 def poisoned(count):
-    return np.full(count, np.nan, np.float32)
+    return paged(np.full(count, np.nan, np.float32))
 
 
 def test_tree_without_barriers(kernels):

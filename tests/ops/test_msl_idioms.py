@@ -8,6 +8,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from host_memory import paged
 
 import metalane
 
@@ -87,7 +88,7 @@ def keyed(device):
 
 
 def test_special_members_for_every_address_space(keyed):
-    out = np.full(50, 0xA5A5A5A5, np.uint32)
+    out = paged(np.full(50, 0xA5A5A5A5, np.uint32))
     keyed.walks(out, threads=50)
     state = np.arange(50, dtype=np.uint64) | 1
     for _ in range(2):
@@ -98,7 +99,7 @@ def test_special_members_for_every_address_space(keyed):
 @pytest.mark.parametrize("dtype", [np.float32, np.int16])
 def test_limits_of_a_type_of_the_source(keyed, dtype):
     x = np.array([-5, -9, -2, -7, -2, -30], dtype)
-    where, peak = np.full(1, 77, np.uint32), np.full(1, 55, dtype)
+    where, peak = paged(np.full(1, 77, np.uint32)), paged(np.full(1, 55, dtype))
     kernel = keyed["last_peak_float" if dtype == np.float32 else "last_peak_short"]
     kernel(x, x.size, where, peak, threads=1)
     assert (where[0], peak[0]) == (2, -2)
@@ -171,7 +172,7 @@ def tiles(device):
 )
 def test_threadgroup_memory_of_code_that_runs(device, tiles, name, constants, n, nbytes):
     x = np.arange(n, dtype=np.int32) + 7
-    out = np.full(n + 4, -5, np.int32)
+    out = paged(np.full(n + 4, -5, np.int32))
     tiles[name](x, out, threadgroups=1, threads_per_threadgroup=32, constants=constants)
     want = x[::-1].copy()
     if name == "reversed_order":
@@ -228,7 +229,7 @@ template [[host_name("conditionals_half")]] kernel void conditionals<half>(
 def test_conditionals_of_bfloats_and_numbers(device, name):
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat" else np.dtype(np.float16)
     x = np.array([-3.5, -0.75, 0.5, 2.25, -1.0], dtype)
-    out, same = np.full((5, 10), -77, np.float32), np.full(5, -77, dtype)
+    out, same = paged(np.full((5, 10), -77, np.float32)), paged(np.full(5, -77, dtype))
     device.compile(CONDITIONALS)[f"conditionals_{name}"](x, 0.5, out, same, threads=5)
     v = x.astype(np.float64)
     positive = v > 0
@@ -312,7 +313,7 @@ def constants(device):
 
 @pytest.mark.parametrize("when", ["compile", "call", "registry"])
 def test_function_constants_of_vector_types(device, constants, when):
-    out, words = np.full(7, -77, np.float32), np.full(2, 77, np.uint64)
+    out, words = paged(np.full(7, -77, np.float32)), paged(np.full(2, 77, np.uint64))
     if when == "compile":
         device.compile(CONSTANTS, constants=VALUES).constants(out, words, threads=1)
     elif when == "call":
@@ -347,7 +348,10 @@ def test_function_constants_of_vector_types(device, constants, when):
 def test_vector_constants_that_do_not_fit(device, constants, name, value, message):
     with pytest.raises(metalane.ArgumentError) as caught:
         constants.constants(
-            np.zeros(7, np.float32), np.zeros(2, np.uint64), threads=1, constants={**VALUES, name: value}
+            paged(np.zeros(7, np.float32)),
+            paged(np.zeros(2, np.uint64)),
+            threads=1,
+            constants={**VALUES, name: value},
         )
     assert message in str(caught.value)
 
@@ -361,7 +365,7 @@ def test_vector_constants_of_the_registry_that_do_not_fit(device, value):
 
 
 def test_matrices_by_columns_in_braces(constants):
-    out = np.full(6, -77, np.float32)
+    out = paged(np.full(6, -77, np.float32))
     constants.columns(out, (7, 8), threads=1)
     np.testing.assert_array_equal(out, [302, 2 * 7 + 4 * 8, 9, 3, 10, -77])
 
@@ -454,7 +458,7 @@ def test_the_first_pipeline_of_ten_thousand_lines(device):
     w["scale"], w["low"] = rng.uniform(0.1, 1, (2, rows, blocks))
     w["packed"] = rng.integers(0, 256, w["packed"].shape)
     x = rng.standard_normal(blocks * width).astype(np.float32)
-    y = np.full(rows + 1, -77, np.float32)
+    y = paged(np.full(rows + 1, -77, np.float32))
     kernel(w, x, y, blocks, threadgroups=rows, threads_per_threadgroup=32)
     low = (w["low"] + np.float16(formats - 1) / np.float16(1024)).astype(np.float64)
     digits = np.stack([w["packed"] & 15, w["packed"] >> 4], -1).reshape(rows, blocks, width)
@@ -502,7 +506,7 @@ kernel void shared(constant Shared& s [[buffer(0)]], device simd_float4* out [[b
 def test_headers_shared_with_an_application(device):
     kernel = device.compile(SHARING, headers={"Shared.h": SHARED}).shared
     turn = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 10]], np.float32)  # columns
-    out = np.full((2, 4), -77, np.float32)
+    out = paged(np.full((2, 4), -77, np.float32))
     fields = {"turn": turn, "at": (1, -2, 3), "counts": (9, 8), "tint": (0, 0, 0, 0.5), "place": 7}
     kernel(fields, out, threads=1)
     np.testing.assert_array_equal(out, [[*(turn.T @ [1, -2, 3]), 0.5], [9, 8, 1, 96]])
@@ -535,7 +539,7 @@ template [[host_name("fill_even")]] kernel void fill<int, 2>(device int*, uint);
 )
 def test_specialised_kernels(device, name, want):
     kernel = device.compile(SPECIALISED)[name]
-    out = np.full(5, 77, np.int32 if name == "fill_even" else np.uint32)
+    out = paged(np.full(5, 77, np.int32 if name == "fill_even" else np.uint32))
     kernel(out, threads=4)
     assert out.tolist() == [*want, 77]
 
@@ -565,7 +569,7 @@ constexpr constant thread_scope thread_scope_system = static_cast<thread_scope>(
 
 def test_coherent_memory(device):
     stamps = device.compile(STAMPS)
-    at, out = device.from_numpy(np.zeros(1, np.uint32)), np.full(2, 77, np.uint32)
+    at, out = device.from_numpy(np.zeros(1, np.uint32)), paged(np.full(2, 77, np.uint32))
     assert stamps.stamp.arguments["at"].access == "read_write"
     assert stamps.after.arguments["at"].access == "read"
     stamps.stamp(at, 41, threads=1)
