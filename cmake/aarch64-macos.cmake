@@ -4,6 +4,7 @@
 # program, and METALANE_ADAPT the tool metalane-adapt of a build for this machine.
 set(CMAKE_SYSTEM_NAME Darwin)
 set(CMAKE_SYSTEM_PROCESSOR arm64)
+set(METALANE_METAL OFF CACHE BOOL "Metal.framework is on a Mac only")
 find_program(METALANE_ZIG zig REQUIRED)
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES METALANE_ZIG)
 set(CMAKE_CXX_COMPILER ${METALANE_ZIG} c++ -target aarch64-macos.13.0)

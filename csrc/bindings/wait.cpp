@@ -6,6 +6,7 @@
 #if defined(__APPLE__)
 #include <pthread.h>
 #else
+#include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
@@ -46,7 +47,7 @@ bool is_main_thread() {
 #if defined(__APPLE__)
   return pthread_main_np() != 0;
 #else
-  return gettid() == getpid();
+  return syscall(SYS_gettid) == getpid();  // glibc has a function for it from 2.30 on only
 #endif
 }
 

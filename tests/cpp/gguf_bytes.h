@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,10 +59,17 @@ class Writer {
   Bytes bytes_;
 };
 
-// A file without a name that holds some bytes; `path` opens it.
+// A file that holds some bytes for as long as this lives; in memory where the system has such files.
 class MemoryFile {
  public:
-  explicit MemoryFile(std::span<const std::uint8_t> bytes) : descriptor_(memfd_create("gguf", MFD_CLOEXEC)) {
+  explicit MemoryFile(std::span<const std::uint8_t> bytes) {
+#if defined(__linux__)
+    descriptor_ = memfd_create("gguf", MFD_CLOEXEC);
+    path_ = "/proc/self/fd/" + std::to_string(descriptor_);
+#else
+    path_ = (std::filesystem::temp_directory_path() / "metalane-gguf-XXXXXX").string();
+    descriptor_ = mkstemp(path_.data());
+#endif
     std::size_t written = 0;
     while (written < bytes.size()) {
       const ssize_t count = write(descriptor_, bytes.data() + written, bytes.size() - written);
@@ -69,15 +77,21 @@ class MemoryFile {
       written += static_cast<std::size_t>(count);
     }
   }
-  ~MemoryFile() { close(descriptor_); }
+  ~MemoryFile() {
+    close(descriptor_);
+#if !defined(__linux__)
+    unlink(path_.c_str());
+#endif
+  }
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
-  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+  const std::string& path() const { return path_; }
   void truncate(std::uint64_t nbytes) const {
     if (ftruncate(descriptor_, static_cast<off_t>(nbytes)) != 0) std::abort();
   }
 
  private:
+  std::string path_;
   int descriptor_;
 };
 

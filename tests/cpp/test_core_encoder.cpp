@@ -271,7 +271,7 @@ TEST_CASE(hazard_tracker_agrees_with_a_byte_map_on_random_launches) {
       bool expected = false;
       for (int i = 0; i < 3; ++i) {
         const std::uint64_t begin = random() % space,
-                            end = begin + random() % std::min(space - begin + 1, 24ul);
+                            end = begin + random() % std::min<std::uint64_t>(space - begin + 1, 24);
         launch.push_back({{begin, end}, static_cast<Access>(1 + random() % 3)});
         for (std::uint64_t at = begin; at < end; ++at) {
           expected |= written[at] || (read[at] && writes(launch.back().access));

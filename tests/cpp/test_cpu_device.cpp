@@ -7,6 +7,10 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__APPLE__)
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -68,10 +72,18 @@ struct TemporaryCache {
 
 // Gone, or only waiting for its parent to ask.
 bool has_ended(int pid) {
+#if defined(__APPLE__)
+  kinfo_proc process = {};
+  std::size_t nbytes = sizeof process;
+  int name[] = {CTL_KERN, KERN_PROC, KERN_PROC_PID, pid};
+  return sysctl(name, 4, &process, &nbytes, nullptr, 0) != 0 || nbytes == 0 ||
+         process.kp_proc.p_stat == SZOMB;
+#else
   std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(status, text);
   return text.empty() || text.find(") Z") != std::string::npos;
+#endif
 }
 bool ends(int pid) {
   for (int i = 0; i < 5000 && !has_ended(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -86,9 +98,17 @@ backend::CompileRequest request(const std::string& function, std::vector<Constan
 }
 
 std::size_t count_threads() {
+#if defined(__APPLE__)
+  thread_act_array_t threads = nullptr;
+  mach_msg_type_number_t count = 0;
+  CHECK_EQ(task_threads(mach_task_self(), &threads, &count), KERN_SUCCESS);
+  vm_deallocate(mach_task_self(), reinterpret_cast<vm_address_t>(threads), count * sizeof *threads);
+  return count;
+#else
   std::size_t count = 0;
   for (const auto& entry : fs::directory_iterator("/proc/self/task")) count += entry.exists() ? 1 : 0;
   return count;
+#endif
 }
 
 float run_on(backend::Device& device, const backend::Pipeline& pipeline, float value) {

@@ -420,7 +420,7 @@ TEST_CASE(foreign_faults_reach_the_handler_that_stood_before) {
   } while (current.sa_handler == action.sa_handler);  // until the launch runs
   raise(SIGFPE);
   CHECK_EQ(seen.load(), 1);
-  std::atomic_ref<std::uint32_t>(data[0]).store(1);
+  __atomic_store_n(&data[0], 1u, __ATOMIC_SEQ_CST);  // std::atomic_ref came late to Apple's library
   CHECK_EQ(pending.wait(), "");
   sigaction(SIGFPE, &before, &after);
   CHECK(after.sa_handler == action.sa_handler);
@@ -462,7 +462,7 @@ TEST_CASE(devices_are_independent) {
   const auto loop = pipeline<endless>("endless");
   Pending stuck(*device(), {over(loop, flag, 1, 1)});
   CHECK_EQ(Pending(*other, {over(pipeline<store_index>("store_index"), data, 1, 64)}).wait(), "");
-  std::atomic_ref<std::uint32_t>(flag[0]).store(1);
+  __atomic_store_n(&flag[0], 1u, __ATOMIC_SEQ_CST);  // std::atomic_ref came late to Apple's library
   CHECK_EQ(stuck.wait(), "");
 }
 

@@ -1,21 +1,21 @@
 // pidfd on Linux, kqueue on macOS.
 #include "backends/cpu/process_watch.h"
 
-#if defined(__linux__)
-#include <sys/syscall.h>
 #include <unistd.h>
-#else
+#if !defined(__linux__)
 #include <fcntl.h>
 #include <sys/event.h>
-#include <unistd.h>
 #endif
 
 namespace metalane::cpu {
 
 #if defined(__linux__)
 
-// Linux 5.3 and later.
-int watch_process(pid_t child) noexcept { return static_cast<int>(syscall(SYS_pidfd_open, child, 0)); }
+// Linux 5.3 and later; the number is the same on all processors, and in no header of manylinux_2_28.
+int watch_process(pid_t child) noexcept {
+  constexpr long pidfd_open = 434;
+  return static_cast<int>(syscall(pidfd_open, child, 0));
+}
 
 #else
 
