@@ -32,7 +32,7 @@ class CheckSession:
         self.reports = reports
         self._process = os.getpid()
         self._devices: list[weakref.ref[_core.Device]] = []
-        # Devices that a test drops have findings, too: they are kept until somebody takes those.
+        # Devices that others drop have findings, too: all are kept until somebody takes those.
         self._kept: list[_core.Device] = []
         self._outer: CheckSession | None = None
 
@@ -62,8 +62,11 @@ class CheckSession:
                 if device is not None:
                     found += device.check_report().findings
                     device.clear_check_report()
+        # What nobody else holds ends here.
+        device = None
         self._kept.clear()
-        self._devices = [reference for reference in self._devices if reference() is not None]
+        self._kept = [device for device in (reference() for reference in self._devices) if device is not None]
+        self._devices = [weakref.ref(device) for device in self._kept]
         return tuple(found)
 
 

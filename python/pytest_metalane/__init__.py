@@ -5,8 +5,8 @@ A package beside metalane, so that pytest imports neither it nor NumPy where no 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import pytest
 
@@ -75,14 +75,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--metalane-check-kinds: expected {error.expected}, got {error.given}"
         ) from None
-    config.pluginmanager.register(Suite(CheckSession(chosen.kinds)), "metalane-suite")
+    config.stash[SESSION] = CheckSession(chosen.kinds)
 
 
-DEVICES = pytest.StashKey[list["metalane.Device"]]()
+DEVICES: pytest.StashKey[list[metalane.Device]] = pytest.StashKey()
+SESSION: pytest.StashKey[CheckSession] = pytest.StashKey()
 
 
 @pytest.fixture
-def metalane_checked_device(request: pytest.FixtureRequest) -> Iterator[metalane.Device]:
+def metalane_checked_device(request: pytest.FixtureRequest) -> metalane.Device:
     """A CPU device whose kernels run under the checker; the test fails where it finds an error.
 
     What the test itself forgets with ``clear_check_report()`` does not count.
@@ -91,8 +92,7 @@ def metalane_checked_device(request: pytest.FixtureRequest) -> Iterator[metalane
 
     device = metalane.Device("cpu", check=settings(request.config).kinds, reports="list")
     request.node.stash.setdefault(DEVICES, []).append(device)
-    yield device
-    request.node.stash[DEVICES].remove(device)
+    return device
 
 
 class Marked(NamedTuple):
@@ -106,13 +106,20 @@ def marked(item: pytest.Item) -> Marked:
     marker = item.get_closest_marker("metalane_check")
     if marker is None:
         return Marked(True, frozenset())
+    from metalane.check import Kind
+
     given = dict(zip(("watch",), marker.args, strict=False)) | dict(marker.kwargs)
     watch, allow = given.pop("watch", True), given.pop("allow", "")
     if given or len(marker.args) > 1 or not isinstance(watch, bool) or not isinstance(allow, str):
         raise pytest.UsageError(
             f"{item.nodeid}: expected @pytest.mark.metalane_check(watch=True, *, allow='...')"
         )
-    return Marked(watch, frozenset(allow.split()))
+    kinds = frozenset(allow.split())
+    if unknown := kinds.difference(get_args(Kind)):
+        raise pytest.UsageError(
+            f"{item.nodeid}: metalane_check: allow: expected words of {' '.join(get_args(Kind))}, got {min(unknown)!r}"
+        )
+    return Marked(watch, kinds)
 
 
 def as_text(findings: Iterable[CheckFinding]) -> str:
@@ -123,61 +130,97 @@ def as_text(findings: Iterable[CheckFinding]) -> str:
     return "\n".join(lines)
 
 
-def judge(item: pytest.Item, report: pytest.TestReport, findings: tuple[CheckFinding, ...]) -> None:
-    """Fails the report for what was found and is not allowed; shows it where the test has failed by itself."""
-    strict = settings(item.config).strict
-    counted = [finding for finding in findings if finding.kind not in marked(item).allow]
+class Found(NamedTuple):
+    """What the checker found in one phase of a test, without what its marker allows."""
+
+    faults: list[CheckFinding]
+    """These fail the test."""
+    warnings: list[CheckFinding]
+
+
+FOUND: pytest.StashKey[Found] = pytest.StashKey()
+
+
+def take(item: pytest.Item) -> Found:
+    """What was found since this was called last."""
+    findings: list[CheckFinding] = []
+    for device in item.stash.get(DEVICES, []):
+        findings += device.check_report().findings
+        device.clear_check_report()
+    session = item.config.stash.get(SESSION, None)
+    if session is not None:
+        findings += session.take()
+    strict, allowed = settings(item.config).strict, marked(item).allow
+    counted = [finding for finding in findings if finding.kind not in allowed]
     faults = [finding for finding in counted if strict or finding.severity == "error"]
-    report.user_properties += [(PROPERTY, finding.message) for finding in counted if finding not in faults]
-    if report.failed and counted:
-        report.sections.append(("metalane's checker", as_text(counted)))
-    elif report.passed and faults:
-        report.outcome = "failed"
-        report.longrepr = f"metalane's checker found:\n{as_text(faults)}"
+    return Found(faults, [finding for finding in counted if finding not in faults])
+
+
+def watched(item: pytest.Item) -> Generator[None, object, object]:
+    """One phase of a test: it fails for faults as for an exception of its own, so that marks such as xfail hold."""
+    item.stash[FOUND] = Found([], [])
+    try:
+        result = yield
+    except BaseException:
+        item.stash[FOUND] = take(item)
+        raise
+    found = take(item)
+    item.stash[FOUND] = Found([], found.warnings)
+    if found.faults:
+        pytest.fail(f"metalane's checker found:\n{as_text(found.faults)}", pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from watched(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from watched(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    try:
+        return (yield from watched(item))
+    finally:
+        item.stash[DEVICES] = []
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps warnings; shows faults beside what a test failed for by itself."""
     report = yield
-    for device in item.stash.get(DEVICES, []):
-        judge(item, report, device.check_report().findings)
-        device.clear_check_report()
+    found = item.stash.get(FOUND, Found([], []))
+    report.user_properties += [(PROPERTY, warning.message) for warning in found.warnings]
+    if report.failed and (found.faults or found.warnings):
+        report.sections.append(("metalane's checker", as_text([*found.faults, *found.warnings])))
     return report
 
 
-class Suite:
-    """Hooks of a run with --metalane-check."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    session = item.config.stash.get(SESSION, None)
+    mark = marked(item)
+    if session is None or not mark.watch:
+        return (yield)
+    # What is allowed must not end the test.
+    session.reports = "list" if mark.allow else "raise"
+    with session:
+        return (yield)
 
-    def __init__(self, session: CheckSession) -> None:
-        self._session = session
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        mark = marked(item)
-        if not mark.watch:
-            return (yield)
-        # What is allowed must not end the test.
-        self._session.reports = "list" if mark.allow else "raise"
-        with self._session:
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        judge(item, report, self._session.take())
-        return report
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Warnings of tests that have passed."""
-        warnings: dict[str, int] = {}
-        for reports in terminalreporter.stats.values():
-            for report in reports:
-                for name, message in getattr(report, "user_properties", ()):
-                    if name == PROPERTY and report.when == "call":
-                        warnings[message] = warnings.get(message, 0) + 1
-        if warnings:
-            terminalreporter.section("metalane's checker")
-            for message, count in warnings.items():
-                terminalreporter.line(f"warning: {message}" + (f" ({count} tests)" if count > 1 else ""))
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Warnings, each once."""
+    warnings: dict[str, int] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, message in getattr(report, "user_properties", ()):
+                if name == PROPERTY:
+                    warnings[message] = warnings.get(message, 0) + 1
+    if warnings:
+        terminalreporter.section("metalane's checker")
+        for message, count in warnings.items():
+            terminalreporter.line(f"warning: {message}" + (f" ({count} tests)" if count > 1 else ""))

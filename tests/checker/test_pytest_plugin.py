@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 SUITE = '''
+import unittest
+
 import numpy as np
 import pytest
 
@@ -86,10 +88,50 @@ def test_allowed():
     launch(metalane.Device("cpu"), "flag", np.uint32)
 
 
+@pytest.fixture(scope="module")
+def shared():
+    device = metalane.Device("cpu")
+    launch(device, "flag", np.uint32)
+    yield device
+    device.compile(SOURCE, name="late.metal").beyond(device.zeros(32, np.float32), threads=32)
+    del device
+
+
+@pytest.fixture
+def user_of_fixture(metalane_checked_device):
+    yield metalane_checked_device
+    launch(metalane_checked_device, "beyond")
+
+
+def test_ends_fixture_late(user_of_fixture):
+    launch(user_of_fixture, "twice")
+
+
+@pytest.mark.xfail(strict=True, reason="is beyond")
+def test_xfail_fixture(metalane_checked_device):
+    launch(metalane_checked_device, "beyond")
+
+
+@pytest.mark.xfail(strict=True, reason="is beyond")
+def test_xfail_own_device():
+    device = metalane.Device("cpu")
+    device.compile(SOURCE, name="user.metal").beyond(device.zeros(32, np.float32), threads=32)
+
+
+class TestCase(unittest.TestCase):
+    def test_case_wrong(self):
+        device = metalane.Device("cpu")
+        device.compile(SOURCE, name="user.metal").beyond(device.zeros(32, np.float32), threads=32)
+
+
 def test_others():
     assert metalane.Device("null").check == ()
     assert metalane.Device("cpu", kernels="native").check == ()
     assert metalane.Device("cpu", check=False).check == ()
+
+
+def test_zz_shared(shared):
+    launch(shared, "twice")
 '''
 
 
@@ -105,15 +147,21 @@ class Outcome:
         )
         self.status, self.text, self.errors = ran.returncode, ran.stdout, ran.stderr
         self.failures: dict[str, str] = {}
+        self.errors_outside: dict[str, str] = {}  # of what was set up and torn down
         self.passed: set[str] = set()
+        self.expected_to_fail: set[str] = set()
         if report.exists():
             for case in ElementTree.parse(report).iter("testcase"):
-                failure = case.find("failure")
-                name = case.get("name", "")
-                if failure is None:
-                    self.passed.add(name.removeprefix("test_"))
+                name = case.get("name", "").removeprefix("test_")
+                failure, error, skipped = (case.find(tag) for tag in ("failure", "error", "skipped"))
+                if failure is not None:
+                    self.failures[name] = f"{failure.get('message')}\n{failure.text}"
+                elif error is not None:
+                    self.errors_outside[name] = f"{error.get('message')}\n{error.text}"
+                elif skipped is not None:
+                    self.expected_to_fail.add(name)
                 else:
-                    self.failures[name.removeprefix("test_")] = f"{failure.get('message')}\n{failure.text}"
+                    self.passed.add(name)
 
 
 @pytest.fixture
@@ -127,6 +175,11 @@ def test_fixture_alone(suite: Path) -> None:
     outcome = Outcome(suite, "-k", "fixture")
     assert set(outcome.failures) == {"fixture_wrong", "fixture_wrong_and_failing"}, outcome.text
     assert outcome.passed == {"fixture_right", "fixture_warns", "fixture_forgets"}
+    assert outcome.expected_to_fail == {"xfail_fixture"}
+    # A fixture that uses the device when the test is over.
+    assert set(outcome.errors_outside) == {"ends_fixture_late"}
+    assert "bounds in kernel 'beyond'" in outcome.errors_outside["ends_fixture_late"]
+    assert "warning: same-value in kernel 'flag' at user.metal:6" in outcome.text
     wrong = outcome.failures["fixture_wrong"]
     assert "metalane's checker found:" in wrong
     assert (
@@ -138,12 +191,17 @@ def test_fixture_alone(suite: Path) -> None:
 
 def test_whole_suite(suite: Path) -> None:
     outcome = Outcome(suite, "--metalane-check", "-k", "not fixture")
-    assert set(outcome.failures) == {"own_device_wrong", "own_device_swallows"}, outcome.text
+    assert set(outcome.failures) == {"own_device_wrong", "own_device_swallows", "case_wrong"}, outcome.text
     assert outcome.passed == {"own_device_right", "own_device_warns", "unchecked", "allowed", "others"}
+    assert outcome.expected_to_fail == {"xfail_own_device"}
+    # What a device of the module did last, when its fixture had let go of it.
+    assert set(outcome.errors_outside) == {"zz_shared"}
+    assert "bounds in kernel 'beyond' at late.metal:5" in outcome.errors_outside["zz_shared"]
     assert "CheckError" in outcome.failures["own_device_wrong"]
     assert "metalane's checker found:" in outcome.failures["own_device_swallows"]
-    # The warning of a test that passed stands at the end.
-    assert "warning: same-value in kernel 'flag' at user.metal:6" in outcome.text
+    # The warnings of a test that passed and of a fixture stand at the end.
+    (line,) = [line for line in outcome.text.splitlines() if line.startswith("warning: same-value")]
+    assert "in kernel 'flag' at user.metal:6" in line and line.endswith("(2 tests)")
 
 
 def test_strict_and_ini(suite: Path) -> None:
@@ -162,7 +220,13 @@ def test_kinds(suite: Path) -> None:
     assert "'racing'" in outcome.errors
 
 
-WRONG_MARKS = ("'no'", "True, False", "allow=3", "kinds='races'")
+WRONG_MARKS = {
+    "'no'": "expected @pytest.mark.metalane_check(watch=True",
+    "True, False": "expected @pytest.mark.metalane_check(watch=True",
+    "allow=3": "expected @pytest.mark.metalane_check(watch=True",
+    "kinds='races'": "expected @pytest.mark.metalane_check(watch=True",
+    "allow='bounds races'": "metalane_check: allow: expected words of race bounds uninitialised",
+}
 
 
 def test_wrong_marks(tmp_path: Path) -> None:
@@ -173,12 +237,10 @@ def test_wrong_marks(tmp_path: Path) -> None:
             for number, arguments in enumerate(WRONG_MARKS)
         )
     )
-    for number in range(len(WRONG_MARKS)):
+    for number, says in enumerate(WRONG_MARKS.values()):
         outcome = Outcome(tmp_path, "--metalane-check", "-k", f"test_{number}")
         assert outcome.status == pytest.ExitCode.USAGE_ERROR, outcome.text
-        assert (
-            f"test_{number}: expected @pytest.mark.metalane_check(watch=True" in outcome.text + outcome.errors
-        )
+        assert f"test_{number}: {says}" in outcome.text + outcome.errors
 
 
 def test_pytest_imports_neither_metalane_nor_numpy(tmp_path: Path) -> None:
