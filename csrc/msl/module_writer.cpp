@@ -284,6 +284,8 @@ const metalane_check_variable* metalane_check_list() { return ::metal::detail::c
 extern "C" __attribute__((visibility("default"))) const metalane_check_module metalane_check_v1;
 const metalane_check_module metalane_check_v1 = {METALANE_CHECK_ABI_VERSION, metalane_check_attach,
     metalane_check_count, metalane_check_list, metalane_variable_names, metalane_source_files};
+extern "C" __attribute__((visibility("default"))) const void* metalane_check_storage();
+const void* metalane_check_storage() { return &::metal::detail::current_group(); }
 #endif
 )";
   }

@@ -36,7 +36,7 @@ class CheckFinding:
     kind: Kind
     severity: Literal["error", "warning"]
     argument: str | None
-    """The kernel's argument or threadgroup variable; None: no memory is involved, or the pointer is null."""
+    """The kernel's argument or threadgroup variable; None: no memory is involved, or the pointer is to none of it."""
     memory: str
     """"device", "constant", "threadgroup", or empty."""
     byte_offset: int

@@ -184,6 +184,22 @@ def test_far_indices_are_the_argument_s_own(
     assert (caught.value.findings[0].argument, caught.value.findings[0].element_index) == ("x", index)
 
 
+@pytest.mark.parametrize("offset", [1 << 36, -(1 << 36), 1 << 37, 1 << 40, 1 << 50, 0x123456789ABCDEF])
+def test_wild_pointers_meet_nothing(offset: int) -> None:
+    """64-bit offsets lead out of everything: neither into another argument nor into the process's own memory."""
+    device = metalane.Device("cpu", check="bounds", reports="list")
+    kernel = device.compile(
+        HEAD
+        + "kernel void wild(device float* x, device float* y, constant long& at) { y[0] = 2; y[at] = 3; }",
+        name="wild.metal",
+    ).wild
+    x, y = device.zeros(64, metalane.float32), device.zeros(64, metalane.float32)
+    kernel(x, y, offset, threads=1, wait=True)
+    (finding,) = device.check_report().findings
+    assert (finding.kind, finding.access.access, finding.access.line) == ("bounds", "store", 3)
+    assert x.tolist() == [0] * 64 and y.tolist() == [2] + [0] * 63
+
+
 def test_overrun_into_another_view_is_caught_before_it_lands(listing: metalane.Device) -> None:
     kernels = listing.compile(KERNELS, name="check.metal")
     whole = listing.zeros(64, np.float32)
@@ -533,3 +549,26 @@ def test_barriers_name_who_waits_and_who_does_not(listing: metalane.Device) -> N
     ):
         assert words in of_threadgroup.message
     listing.clear_check_report()
+
+
+def test_warnings_crowd_out_no_error() -> None:
+    """Of each severity 1,000 findings are kept: here there are some 2,000 pairs of stores of one value."""
+    cases = 50
+    stores = "\n".join(f"case {i}: y[0] = x[{i}]; own ^= y[{i + 1}]; break;" for i in range(cases))
+    source = HEAD + (
+        "kernel void crowd(device const uint* x, device const uint* choice, device uint* y,\n"
+        "                  uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {\n"
+        f"uint own = 0; switch (choice[i]) {{\n{stores}\n}}\nif (i == n - 1) y[{cases + 1}] = own;\n}}"
+    )
+    device = metalane.Device("cpu", check="races bounds")
+    kernel = device.compile(source, name="crowd.metal").crowd
+    choice = np.random.default_rng(1).integers(0, cases, 4096).astype(np.uint32)
+    x, chosen = device.from_numpy(np.full(cases, 7, np.uint32)), device.from_numpy(choice)
+    with pytest.raises(metalane.CheckError) as error:
+        kernel(x, chosen, device.zeros(cases + 1, metalane.uint32), threads=4096, wait=True)
+    for findings in error.value.findings, device.check_report().findings:
+        warnings = [finding for finding in findings if finding.kind == "same-value"]
+        assert len(warnings) == len(findings) - 1 > 500  # two orders of two lines are one finding
+        (bounds,) = [finding for finding in findings if finding.severity == "error"]
+        assert (bounds.kind, bounds.element_index, bounds.count) == ("bounds", cases + 1, 1)
+        assert (bounds.access.line, bounds.access.thread) == (cases + 7, (4095, 0, 0))

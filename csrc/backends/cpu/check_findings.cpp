@@ -44,6 +44,8 @@ const char* name_of(CheckAccessKind kind) noexcept {
 namespace cpu {
 namespace {
 
+std::size_t index_of(CheckSeverity severity) { return static_cast<std::size_t>(severity); }
+
 std::string triple(const std::array<std::uint32_t, 3>& values) {
   return "[" + std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " +
          std::to_string(values[2]) + "]";
@@ -156,7 +158,7 @@ CheckFindings::Key CheckFindings::key(CheckKind kind, const CheckPlace& place, c
 bool CheckFindings::count(CheckKind kind, const CheckPlace& place, const CheckPlace* other,
                           std::uint32_t region) {
   const auto known = known_.find(key(kind, place, other, region));
-  if (known == known_.end()) return recorded_.size() >= max_findings;
+  if (known == known_.end()) return recorded_of_severity_[index_of(severity_of(kind))] >= max_findings;
   ++recorded_[known->second].finding.count;
   return true;
 }
@@ -164,6 +166,8 @@ bool CheckFindings::count(CheckKind kind, const CheckPlace& place, const CheckPl
 void CheckFindings::add(CheckFinding finding, const CheckPlace& place, const CheckPlace* other,
                         std::uint32_t region, std::string detail) {
   finding.count = 1;
+  finding.severity = severity_of(finding.kind);
+  ++recorded_of_severity_[index_of(finding.severity)];
   known_.emplace(key(finding.kind, place, other, region), recorded_.size());
   recorded_.push_back(
       {std::move(finding), place, other != nullptr ? *other : CheckPlace(), std::move(detail)});
@@ -205,6 +209,7 @@ std::vector<CheckFinding> CheckFindings::resolve() const {
 std::vector<CheckFinding> CheckFindings::end_submission() {
   std::vector<CheckFinding> findings = resolve();
   recorded_.clear();
+  recorded_of_severity_ = {};
   known_.clear();
   for (const CheckFinding& finding : findings) {
     const auto same = std::find_if(all_.begin(), all_.end(), [&finding](const CheckFinding& known) {
@@ -212,7 +217,8 @@ std::vector<CheckFinding> CheckFindings::end_submission() {
     });
     if (same != all_.end()) {
       same->count += finding.count;
-    } else if (all_.size() < max_findings) {
+    } else if (std::size_t& count = all_of_severity_[index_of(finding.severity)]; count < max_findings) {
+      ++count;
       all_.push_back(finding);
     }
   }
@@ -221,7 +227,9 @@ std::vector<CheckFinding> CheckFindings::end_submission() {
 
 void CheckFindings::clear() {
   all_.clear();
+  all_of_severity_ = {};
   recorded_.clear();
+  recorded_of_severity_ = {};
   known_.clear();
 }
 

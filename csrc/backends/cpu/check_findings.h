@@ -3,6 +3,7 @@
 
 #include <metalane/check.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +18,11 @@ namespace metalane::cpu {
 // In a position: nobody kept which it was.
 constexpr std::uint32_t unknown_position = ~0u;
 
+constexpr CheckSeverity severity_of(CheckKind kind) noexcept {
+  const bool warns = kind == CheckKind::same_value || kind == CheckKind::lockstep;
+  return warns ? CheckSeverity::warning : CheckSeverity::error;
+}
+
 // An instruction of a module, or where `is_site` one of its barriers and collectives.
 struct CheckPlace {
   std::shared_ptr<CheckedModule> module;
@@ -24,13 +30,14 @@ struct CheckPlace {
   bool is_site = false;
 };
 
-// At most so many are kept apart: a program with more has other troubles.
+// At most so many of each severity are kept apart: a program with more has other troubles. Warnings, however
+// many, crowd out no error.
 constexpr std::size_t max_findings = 1000;
 
 // Not thread-safe: the checker's lock guards it.
 class CheckFindings {
  public:
-  // Counts a fault that is known: false where it is not, and add() has to follow.
+  // Counts a fault that is known, or one too many: false where it is neither, and add() has to follow.
   bool count(CheckKind kind, const CheckPlace& place, const CheckPlace* other, std::uint32_t region);
   // `finding` lacks what the places tell: kernel, file and line. `detail`: what the sentence ends with.
   void add(CheckFinding finding, const CheckPlace& place, const CheckPlace* other, std::uint32_t region,
@@ -54,7 +61,9 @@ class CheckFindings {
   static Key key(CheckKind kind, const CheckPlace& place, const CheckPlace* other, std::uint32_t region);
 
   std::vector<CheckFinding> all_;
+  std::array<std::size_t, 2> all_of_severity_{};
   std::vector<Recorded> recorded_;  // of the submission that runs
+  std::array<std::size_t, 2> recorded_of_severity_{};
   std::map<Key, std::size_t> known_;
 };
 

@@ -55,7 +55,8 @@ class CheckedAllocations {
 };
 
 // One reserved range of addresses, cut into slots. What is mapped into a slot has nothing round it, so far
-// that any 32-bit index of elements up to 16 bytes stays inside the slot. One launch at a time.
+// that any 32-bit index of elements up to 16 bytes stays inside the slot. Slots are no round number apart at
+// which things begin, so that no round 64-bit offset leads from one into another. One launch at a time.
 class CheckArena {
  public:
   static constexpr std::uint32_t slot_count = 32;
@@ -74,7 +75,8 @@ class CheckArena {
   std::uint32_t shift() const noexcept { return shift_; }
   // Where things begin in a slot, and how much fits behind.
   std::uint64_t address(std::uint32_t slot) const noexcept {
-    return begin_ + (std::uint64_t{slot} << shift_) + (std::uint64_t{1} << (shift_ - 2));
+    const std::uint64_t skew = (std::uint64_t{1} << (shift_ - 8)) + 3 * std::uint64_t{1 << 16};
+    return begin_ + (std::uint64_t{slot} << shift_) + (std::uint64_t{1} << (shift_ - 2)) + slot * skew;
   }
   std::uint64_t capacity() const noexcept { return std::uint64_t{1} << (shift_ - 1); }
 

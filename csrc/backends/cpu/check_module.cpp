@@ -60,14 +60,17 @@ CheckedModule::CheckedModule(std::shared_ptr<const LoadedModule> library, const 
     : library_(std::move(library)),
       kernel_(kernel),
       table_(static_cast<const metalane_check_module*>(library_->symbol("metalane_check_v1"))),
+      thread_storage_(reinterpret_cast<const void* (*)()>(library_->symbol("metalane_check_storage"))),
       instructions_(1),
       waits_(library_->module().site_count) {
-  if (table_ == nullptr || table_->abi_version != METALANE_CHECK_ABI_VERSION) {
+  if (table_ == nullptr || thread_storage_ == nullptr || table_->abi_version != METALANE_CHECK_ABI_VERSION) {
     throw CompileError(kernel, "kernel '" + kernel + "': the compiled kernel has no table for the checker");
   }
   table_->attach(&host);
   const CodeRange range = find_code(reinterpret_cast<std::uint64_t>(library_->module().entry));
   load_address_ = range.load_address;
+  image_begin_ = range.image_begin;
+  image_bytes_ = range.image_end - range.image_begin;
   text_begin_ = range.begin;
   by_offset_.resize(range.end - range.begin);
 }

@@ -69,6 +69,10 @@ class CheckedModule {
   // By the offset of what a call returns to: the newest instruction there.
   const std::vector<std::uint16_t>& by_offset() const noexcept { return by_offset_; }
   std::uint64_t text_begin() const noexcept { return text_begin_; }
+  // Whether an address is in the loaded module: its code, constants or data.
+  bool contains(std::uint64_t address) const noexcept { return address - image_begin_ < image_bytes_; }
+  // The one variable that the module has for each OS thread: the caller's.
+  const void* thread_storage() const { return thread_storage_(); }
   // Accesses that were logged so far.
   std::uint64_t logged() const noexcept { return logged_; }
   void count_logged(std::uint64_t count) noexcept { logged_ += count; }
@@ -115,8 +119,10 @@ class CheckedModule {
   const std::shared_ptr<const LoadedModule> library_;
   const std::string kernel_;
   const metalane_check_module* table_ = nullptr;
+  const void* (*const thread_storage_)();
   std::uint64_t load_address_ = 0;  // what the file's addresses are relative to
   std::uint64_t text_begin_ = 0;
+  std::uint64_t image_begin_ = 0, image_bytes_ = 0;
   std::vector<std::uint16_t> by_offset_;
   std::vector<Instruction> instructions_;
   std::map<const void*, SourceLine> lines_;

@@ -4,6 +4,8 @@
 #if defined(__linux__)
 #include <link.h>
 #include <sys/mman.h>
+
+#include <algorithm>
 #endif
 
 namespace metalane::cpu {
@@ -18,15 +20,22 @@ struct CodeSearch {
 
 int find_in_object(dl_phdr_info* info, std::size_t, void* context) {
   auto& search = *static_cast<CodeSearch*>(context);
+  CodeRange range;
+  range.image_begin = ~std::uint64_t{0};
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& header = info->dlpi_phdr[i];
-    const std::uint64_t begin = info->dlpi_addr + header.p_vaddr;
-    if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
-    if (search.address < begin || search.address >= begin + header.p_memsz) continue;
-    search.range = {info->dlpi_addr, begin, begin + header.p_memsz};
-    return 1;
+    if (header.p_type != PT_LOAD) continue;
+    const std::uint64_t begin = info->dlpi_addr + header.p_vaddr, end = begin + header.p_memsz;
+    range.image_begin = std::min(range.image_begin, begin);
+    range.image_end = std::max(range.image_end, end);
+    if ((header.p_flags & PF_X) == 0 || search.address < begin || search.address >= end) continue;
+    range.load_address = info->dlpi_addr;
+    range.begin = begin;
+    range.end = end;
   }
-  return 0;
+  if (range.end == 0) return 0;
+  search.range = range;
+  return 1;
 }
 
 }  // namespace

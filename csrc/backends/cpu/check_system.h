@@ -19,11 +19,13 @@ bool map_again(void* to, void* from, std::size_t nbytes) noexcept;
 // An empty file in memory, closed on exec; -1 where the system has none.
 int open_memory(const char* name) noexcept;
 
-// The code of the loaded object that holds an address; empty for other addresses.
+// The code of the loaded object that holds an address, and all of that object; empty for other addresses.
 struct CodeRange {
   std::uint64_t load_address = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
+  std::uint64_t image_begin = 0;
+  std::uint64_t image_end = 0;
 };
 CodeRange find_code(std::uint64_t address);
 

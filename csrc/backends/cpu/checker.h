@@ -146,6 +146,8 @@ class Checker final : public GroupObserver {
   template <Touch touch, bool is_range>
   void access(std::uint64_t address, std::uint64_t nbytes, const void* pc);
   template <Touch touch, bool is_range>
+  void access_elsewhere(std::uint64_t address, std::uint64_t nbytes, const void* pc);
+  template <Touch touch, bool is_range>
   void access_in_full(std::uint64_t address, std::uint64_t nbytes, const void* pc);
   bool adds_nothing(const CheckRegion& region, std::uint64_t at, std::uint64_t nbytes) const noexcept;
   std::uint32_t instruction_of(const void* pc, std::uint32_t region, Touch touch);
@@ -159,6 +161,8 @@ class Checker final : public GroupObserver {
   void read_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void write_cell(Cell& cell, Memory memory, Conflict& access, std::uint64_t at);
   void ask_initialized(const CheckRegion& region, const Conflict& access);
+  bool is_own(std::uint64_t address) const noexcept;
+  std::uint32_t nearest_region(std::uint64_t address) const noexcept;
   void out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc);
   void store_to_const(std::uint32_t region, std::uint64_t at, std::uint64_t nbytes, Touch touch,
                       const void* pc);
@@ -211,6 +215,7 @@ class Checker final : public GroupObserver {
   std::vector<std::shared_ptr<InitializedBytes>> initialized_;  // of the launch's arguments
   std::uint64_t group_count_ = 0;
   std::uint64_t arena_begin_ = 0, arena_bytes_ = 0, variables_begin_ = 0;
+  const void* thread_storage_ = nullptr;
   std::uint32_t arena_shift_ = 0;
   std::uint32_t variable_count_ = 0;
   bool track_races_ = false;

@@ -80,8 +80,9 @@ inline void Checker::count(std::uint32_t here, std::uint64_t nbytes) noexcept {
 template <Touch touch, bool is_range>
 inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const void* pc) {
   if (address - arena_begin_ >= arena_bytes_) {
-    if (address < null_bytes) [[unlikely]]
-      access_in_full<touch, is_range>(address, nbytes, pc);
+    // The stack of the thread that runs, from here upwards.
+    if (address - stack_pointer() >= FiberPool::stack_bytes) [[unlikely]]
+      access_elsewhere<touch, is_range>(address, nbytes, pc);
     return;
   }
   const std::uint32_t number = region_at(address);
@@ -104,16 +105,22 @@ inline void Checker::access(std::uint64_t address, std::uint64_t nbytes, const v
 }
 
 template <Touch touch, bool is_range>
+__attribute__((noinline)) void Checker::access_elsewhere(std::uint64_t address, std::uint64_t nbytes,
+                                                         const void* pc) {
+  if (!is_own(address)) access_in_full<touch, is_range>(address, nbytes, pc);
+}
+
+template <Touch touch, bool is_range>
 __attribute__((noinline)) void Checker::access_in_full(std::uint64_t address, std::uint64_t nbytes,
                                                        const void* pc) {
   if (runner_->stop_requested()) runner_->leave();
   guarded([&] {
     if (has_pending_store_) compare_pending();
-    const bool is_null = address - arena_begin_ >= arena_bytes_;
-    const std::uint32_t number = is_null ? null_region : region_at(address);
+    const bool is_outside = address - arena_begin_ >= arena_bytes_;
+    const std::uint32_t number = is_outside ? null_region : region_at(address);
     const CheckRegion& region = regions_[number];
     const std::uint64_t at = address - region.begin;
-    if (is_null || at >= region.nbytes || nbytes > region.nbytes - at) {
+    if (is_outside || at >= region.nbytes || nbytes > region.nbytes - at) {
       out_of_bounds(address, nbytes, touch, pc);
       return;
     }
@@ -274,33 +281,45 @@ inline void Checker::track(const CheckRegion& region, Conflict& access) {
   }
 }
 
-// Leaves the threadgroup: the access is not made. Only counted where bounds are not asked for: then it meets
-// what is there, or faults.
+// Memory outside the arena that a thread's code may touch: other stacks, where lanes exchange values, what it
+// and the executor tell each other, and the module's own constants.
+bool Checker::is_own(std::uint64_t address) const noexcept {
+  const auto is_in = [address](const void* object, std::uint64_t nbytes) {
+    return address - reinterpret_cast<std::uint64_t>(object) < nbytes;
+  };
+  return is_in(thread_storage_, sizeof(void*)) || runner_->is_own(address) || module_->contains(address) ||
+         is_in(group_->launch, sizeof(metalane_launch)) || is_in(&module_runtime(), sizeof(metalane_runtime));
+}
+
+// The argument or variable that an address outside all of them is nearest to; null_region: none.
+std::uint32_t Checker::nearest_region(std::uint64_t address) const noexcept {
+  if (address - arena_begin_ >= arena_bytes_) return null_region;
+  std::uint32_t number = region_at(address);
+  if (number == CheckArena::threadgroup_slot) number = first_variable;
+  return regions_[number].name.empty() ? null_region : number;
+}
+
+// Leaves the threadgroup: the access is not made. Where bounds are not asked for it meets what is there, or
+// faults.
 void Checker::out_of_bounds(std::uint64_t address, std::uint64_t nbytes, Touch touch, const void* pc) {
   if (!options_.bounds) return;
-  std::uint32_t number = 0;
-  bool is_null = address - arena_begin_ >= arena_bytes_;
-  if (!is_null) {
-    number = static_cast<std::uint32_t>((address - arena_begin_) >> arena_shift_);
-    if (number == CheckArena::threadgroup_slot && variable_count_ != 0) {
-      const std::uint64_t place = (address - variables_begin_) / METALANE_CHECK_PITCH;
-      number = first_variable + static_cast<std::uint32_t>(place < variable_count_ ? place : 0);
-    }
-  }
+  const std::uint32_t number = nearest_region(address);
   {
     const Unleavable unleavable(*this);
-    const std::uint32_t here = instruction_of(pc, is_null ? null_region : number, touch);
+    const std::uint32_t here = instruction_of(pc, number, touch);
     const Mark self(segment_, here, group_->current_thread, 0, is_atomic(touch));
-    Conflict found = {number, address - regions_[number].begin, nbytes, self, touch};
-    if (is_null) {
-      found.region = null_region;
-      found.at = address;
-      record(CheckKind::bounds, found, false,
+    const std::uint64_t at = address - regions_[number].begin;
+    if (number != null_region) {
+      record(CheckKind::bounds, {number, at, nbytes, self, touch}, false,
+             "it has " + std::to_string(regions_[number].nbytes) + " bytes, the access begins at byte " +
+                 std::to_string(static_cast<std::int64_t>(at)));
+    } else if (address < null_bytes) {
+      record(CheckKind::bounds, {number, address, nbytes, self, touch}, false,
              "the pointer is null, plus " + std::to_string(address) + " bytes");
     } else {
-      record(CheckKind::bounds, found, false,
-             "it has " + std::to_string(regions_[number].nbytes) + " bytes, the access begins at byte " +
-                 std::to_string(static_cast<std::int64_t>(found.at)));
+      // Where that is differs from run to run.
+      record(CheckKind::bounds, {number, 0, nbytes, self, touch}, false,
+             "the pointer is to nothing that the kernel was given");
     }
     left_ = true;
   }

@@ -137,8 +137,6 @@ void Checker::record(CheckKind kind, const Conflict& conflict, bool with_other, 
   const CheckRegion& region = regions_[conflict.region];
   CheckFinding finding;
   finding.kind = kind;
-  const bool warns = kind == CheckKind::same_value || kind == CheckKind::lockstep;
-  finding.severity = warns ? CheckSeverity::warning : CheckSeverity::error;
   finding.argument = region.name;
   finding.memory = region.memory;
   finding.byte_offset = static_cast<std::int64_t>(conflict.at);

@@ -187,6 +187,7 @@ bool Checker::place_threadgroup_memory(const LaunchRecord& record, metalane_laun
   const std::uint32_t own = module_->variable_count();
   const std::span<const backend::ThreadgroupBinding> bindings = list_->threadgroup_memory(record);
   variable_count_ = own + static_cast<std::uint32_t>(bindings.size());
+  if (variable_count_ == 0) regions_[first_variable] = {};
   CheckRegion& outside = regions_[CheckArena::threadgroup_slot];
   outside = {};
   outside.begin = variables_begin_;
@@ -228,11 +229,13 @@ bool Checker::begin_launch(std::size_t launch_number, const LaunchRecord& record
   if (std::find(modules_.begin(), modules_.end(), module_) == modules_.end()) modules_.push_back(module_);
   flags_of_site_.assign(module_->module().site_count, 0);
   regions_.resize(null_region + 1);
+  std::fill_n(regions_.begin(), CheckArena::slot_count, CheckRegion());
   region_data_ = regions_.data();
   instructions_ = module_->instructions().data();
   by_offset_ = module_->by_offset().data();
   text_begin_ = module_->text_begin();
   text_bytes_ = module_->by_offset().size();
+  thread_storage_ = module_->thread_storage();
   initialized_.clear();
   plan_copies(record);
   if (!make_copies(record, why)) return false;

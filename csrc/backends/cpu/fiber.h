@@ -72,6 +72,19 @@ void redirect_to_fiber(void* signal_context, const Fiber& target);
 // The stack pointer at which a signal arrived.
 std::uintptr_t interrupted_stack_pointer(void* signal_context);
 
+// Where the caller's stack ends, without a frame of its own.
+inline std::uintptr_t stack_pointer() noexcept {
+  std::uintptr_t address;
+#if defined(__x86_64__)
+  __asm__("mov %%rsp, %0" : "=r"(address));
+#elif defined(__aarch64__)
+  __asm__("mov %0, sp" : "=r"(address));
+#else
+#error "stack_pointer() has this processor's instruction to learn"
+#endif
+  return address;
+}
+
 // The fibers of one worker: stacks in a few mappings, with guard pages below each. Memory is committed when a
 // stack first touches it. 256 KiB hold the private arrays that kernels use and leave address space for
 // 1,024 fibers a worker (256 MiB).

@@ -386,6 +386,11 @@ METALANE_NO_TSAN bool ThreadgroupRunner::is_stack_guard(std::uintptr_t address) 
   return fibers_.locate(address) == FiberPool::Place::guard;
 }
 
+METALANE_NO_TSAN bool ThreadgroupRunner::is_own(std::uintptr_t address) const noexcept {
+  return address - reinterpret_cast<std::uintptr_t>(this) < sizeof *this ||
+         fibers_.locate(address) != FiberPool::Place::elsewhere;
+}
+
 METALANE_NO_TSAN bool ThreadgroupRunner::in_kernel() const noexcept {
   return leavable_.load(std::memory_order_relaxed) != 0 &&
          (!fiber_hooks || in_kernel_.load(std::memory_order_relaxed) != 0);

@@ -74,6 +74,8 @@ class ThreadgroupRunner : private metalane_group {  // so that the group's addre
   const metalane_group& group() const noexcept { return *this; }
   // From code that the running thread called: leaves the threadgroup for good, run() returns `left`.
   [[noreturn]] void leave() noexcept;
+  // Whether an address is on a fiber's stack or in the runner, where lanes leave what they exchange.
+  bool is_own(std::uintptr_t address) const noexcept;
   bool stop_requested() const noexcept { return stop_.load(std::memory_order_relaxed) != 0; }
   // Whether a signal handler may leave the fiber; returns what was set before. Whoever sets it looks at
   // stop_requested() when it is over.
