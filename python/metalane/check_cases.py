@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ def assignments(texts: list[str], option: str) -> dict[str, Any]:
             raise UsageError(f"{option}: expected NAME=VALUE, got {_shown(text)}")
         try:
             parsed = tomllib.loads(f"value = {value}")
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):  # hundreds of brackets
             parsed = {}
         if list(parsed) != ["value"]:
             raise UsageError(
@@ -87,6 +88,8 @@ def read_cases(path: Path) -> list[Case]:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path}: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: expected values in a few brackets, got too many") from None
     tables = table.pop("case", None)
     if table or not isinstance(tables, list) or not all(isinstance(entry, dict) for entry in tables):
         raise UsageError(f"{path}: expected tables [[case]] and nothing else, got {_shown(list(table))}")
@@ -116,6 +119,15 @@ def _case(entry: dict[str, Any], where: str) -> Case:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy value as Python has it; records are dicts, as in TOML."""
+    if value.dtype.names is None:
+        return value.tolist()
+    if value.shape:
+        return [_plain(each) for each in value]
+    return {name: _plain(value[name]) for name in value.dtype.names}
 
 
 # Inputs ---------------------------------------------------------------------------------------------------------------
@@ -214,12 +226,12 @@ class Inputs:
             shown = [number.item() if dtype.kind in "iub" else f"{float(number):.3g}" for number in value]
             text = str(shown[0]) if numbers == 1 else f"({', '.join(map(str, shown))})"
         else:
-            text = _shown(value[0])
+            text = _shown(_plain(value[0]))
         return value.tobytes(), text
 
     def _buffer(self, argument: _core.KernelArgument, given: Any) -> _core.Buffer:
         name = argument.name
-        count = int(np.prod(self._case.threads))
+        count = math.prod(self._case.threads)
         # Counters begin with nothing.
         fill = "zeros" if "atomic" in argument.declaration else "random"
         if isinstance(given, dict):
@@ -275,7 +287,7 @@ class Inputs:
         given = self._case.memory.get(argument.name)
         if given is None:
             # Metal wants multiples of 16 bytes.
-            given = -(-int(np.prod(group_of(self._case))) * max(argument.size, 1) // 16) * 16
+            given = -(-math.prod(group_of(self._case)) * max(argument.size, 1) // 16) * 16
         if type(given) is not int or given < 0:
             raise UsageError(f"memory '{argument.name}': expected a number of bytes, got {_shown(given)}")
         self.described.append(f"{argument.name}: {given} bytes")
@@ -297,6 +309,16 @@ def group_of(case: Case) -> tuple[int, ...]:
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
+def read_source(path: Path) -> str:
+    """The text of a source or header."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: expected text in UTF-8") from None
+
+
 def headers_of(path: Path, text: str, folders: list[Path]) -> dict[str, str]:
     """Texts of what a source includes between quotes, and of what those include, by the name that they are included by.
 
@@ -313,7 +335,7 @@ def headers_of(path: Path, text: str, folders: list[Path]) -> dict[str, str]:
             for candidate in (folder, path.parent, *folders):
                 found = candidate / name
                 if found.is_file():
-                    headers[name] = found.read_text(encoding="utf-8")
+                    headers[name] = read_source(found)
                     waiting.append((found.parent, headers[name]))
                     break
     return headers

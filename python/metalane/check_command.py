@@ -21,6 +21,7 @@ from .check_cases import (
     group_of,
     headers_of,
     read_cases,
+    read_source,
     sizes,
 )
 from .check_picture import access_picture
@@ -102,16 +103,13 @@ class Checking:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        try:
-            self.text = options.file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{options.file}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise UsageError(f"{options.file}: expected text in UTF-8") from None
+        self.text = read_source(options.file)
         self._headers = headers_of(options.file, self.text, options.include)
         # A name of the user's own, so that places in messages can be clicked on.
         self.name = printable(str(options.file)).replace("::", ": :")
         self._texts = {**self._headers, self.name: self.text}
+        if not options.kinds.split():
+            raise UsageError(f"--kinds: expected some of '{KINDS}', got none")
         kinds = options.kinds + (" traffic" if options.traffic or options.picture else "")
         self._device = _core.Device("cpu", check=kinds, reports="list")
         self._sources: dict[str, CompiledSource] = {}

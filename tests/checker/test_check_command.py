@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,38 @@ def test_an_error_is_printed_as_compilers_do(check: Any, source: Path) -> None:
     assert "400 bytes" in lines[error]
     assert lines[error + 1] == "    out[i] = x[i + TILE - 8];"
     assert lines[-1] == "1 error, 0 warnings in 1 launch"
+
+
+def test_made_up_structs_are_shown_by_field(check: Any, tmp_path: Path) -> None:
+    file = tmp_path / "struct.metal"
+    file.write_text(
+        "struct Inner { ushort a[2]; };\nstruct Outer { uint n; Inner inner; };\n"
+        "kernel void k(constant Outer& outer, device uint* y) { if (outer.n > 9) y[0] = 1; }\n"
+    )
+    result = check(file=file)
+    assert result.status == 0
+    assert re.search(
+        r", outer = \{'n': [0-7], 'inner': \{'a': \[[0-7], [0-7]\]\}\} \(random\)$", result.out.split("\n")[0]
+    )
+
+
+def test_a_reader_that_has_seen_enough(source: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "metalane",
+        "check",
+        str(source),
+        "--kernel",
+        "good",
+        "--constant",
+        "SQUARE=true",
+    ]
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ran.stdout is not None and ran.stderr is not None
+    ran.stdout.close()
+    assert (ran.stderr.read(), ran.wait(timeout=60)) == (b"", 1)
+    ran.stderr.close()
 
 
 def test_warnings_fail_only_where_strict(check: Any, source: Path) -> None:
@@ -214,6 +248,12 @@ WRONG = {
     "out of range": (("--kernel", "warns", "--set", "flag=[-1]"), "expected a list of numbers of u32"),
     "out of a scalar's range": (("--kernel", "good", "--set", "n=-1"), "(n) must be"),
     "kinds": (("--kinds", "racing"), "'racing'"),
+    "no kinds": (("--kinds", " "), "--kinds: expected some of 'races bounds"),
+    "2^64 threads": (("--kernel", "tail", "--threads", "1073741824,1073741824,16"), "expected at most"),
+    "thousands of brackets": (
+        ("--kernel", "tail", "--set", "x=" + "[" * 5000 + "]" * 5000),
+        "as TOML has it",
+    ),
     "seed": (("--seed", "-1"), "--seed: expected an integer from 0 on"),
     "constant": (("--constant", "ROUND=1"), "ROUND"),
     "bytes": (("--kernel", "good", "--memory", "s='x'"), "memory 's': expected a number of bytes"),
@@ -241,11 +281,12 @@ WRONG_CASES = {
     "[[case]]\nkernel = 'tail'\narguments = 1": "case 1: arguments: expected a table, got 1",
     "[[case]]\nkernel = 'tail'\nseed = -1": "case 1: seed: expected an integer from 0 on, got -1",
     "[[case": "cases.toml",
+    "a = " + "[" * 5000 + "]" * 5000: "expected values in a few brackets, got too many",
     "\0": "cases.toml",
 }
 
 
-@pytest.mark.parametrize("text", WRONG_CASES)
+@pytest.mark.parametrize("text", WRONG_CASES, ids=lambda text: text[:40])
 def test_wrong_case_files_are_told_in_a_line(check: Any, tmp_path: Path, text: str) -> None:
     cases = tmp_path / "cases.toml"
     cases.write_text(text)
@@ -261,6 +302,10 @@ def test_files_that_are_not_there(check: Any, tmp_path: Path) -> None:
     binary = tmp_path / "binary.metal"
     binary.write_bytes(b"\xff\xfe")
     result = check(file=binary)
+    assert (result.status, result.err) == (2, f"metalane check: {binary}: expected text in UTF-8\n")
+    including = tmp_path / "including.metal"
+    including.write_text('#include "binary.metal"\nkernel void k(device float* x) {}\n')
+    result = check(file=including)
     assert (result.status, result.err) == (2, f"metalane check: {binary}: expected text in UTF-8\n")
     result = check("--cases", str(tmp_path / "none.toml"), "--seed", "3")
     assert "--seed: expected in" in result.err
