@@ -113,7 +113,7 @@ def test_made_up_structs_are_shown_by_field(check: Any, tmp_path: Path) -> None:
     result = check(file=file)
     assert result.status == 0
     assert re.search(
-        r", outer = \{'n': [0-7], 'inner': \{'a': \[[0-7], [0-7]\]\}\} \(random\)$", result.out.split("\n")[0]
+        r"; outer = \{'n': [0-7], 'inner': \{'a': \[[0-7], [0-7]\]\}\} \(random\), y: 256 u32", result.out
     )
 
 
