@@ -38,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_report_header() -> str | None:
+    """The order of launches that no barrier orders, to run the same again."""
+    return f"test double of Metal: METAL_DOUBLE_SEED={DOUBLE.shuffle_seed()}" if DOUBLE else None
+
+
 def runs_here(item: pytest.Item) -> bool:
     """Whether this machine, and the devices that were asked for, have what the test is about."""
     about_cpu = item.get_closest_marker("cpu") or "cpu_device" in getattr(item, "fixturenames", ())

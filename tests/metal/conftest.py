@@ -2,4 +2,4 @@
 
 from metal_double import DOUBLE
 
-collect_ignore = [] if DOUBLE else ["test_metal_api.py"]
+collect_ignore = [] if DOUBLE else ["test_metal_api.py", "test_metal_double.py"]

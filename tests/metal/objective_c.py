@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import struct
@@ -109,6 +110,11 @@ def text_at(data: bytes, offset: int) -> str:
     return data[offset : data.index(b"\0", offset)].decode()
 
 
+def plain_environment() -> dict[str, str]:
+    """For programs of their own: without the sanitizer's runtime that Python may have been given."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 @dataclass(frozen=True)
 class Compiler:
     """The compiler of the Metal backend's Objective-C++, as its build called it."""
@@ -131,7 +137,9 @@ class Compiler:
     def call(self, source: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
         source.write_text(text)
         command = [*self.command, "-w", "-fno-color-diagnostics", *options, str(source)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=source.parent)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=source.parent, env=plain_environment()
+        )
 
     def run(self, source: Path, text: str, *options: str) -> str:
         done = self.call(source, text, *options)
