@@ -406,6 +406,17 @@ def test_traffic(listing: metalane.Device, stride: int, lines: int, cycles: int)
     assert {(s.thread_index, s.byte_offset) for s in samples} == {(t, 4 * stride * t) for t in range(64)}
 
 
+@pytest.mark.parametrize(("first", "lines"), [(0, 2), (1, 4), (31, 4), (32, 2)])
+def test_cache_lines_are_those_of_the_buffer(listing: metalane.Device, first: int, lines: int) -> None:
+    """Two simdgroups of 32 floats: one line each where the view begins at a line, else two."""
+    kernels = listing.compile(KERNELS, name="check.metal")
+    x = listing.zeros(128, np.float32).view(4 * first, (64,))
+    listing.clear_check_report()
+    wait(kernels.copy(x, listing.zeros(64, np.float32), threads=64))
+    rows = {row.argument: (row.requests, row.lines) for row in listing.check_report().traffic}
+    assert rows == {"x": (2, lines), "y": (2, 2)}
+
+
 def test_findings_are_the_same_from_run_to_run(listing: metalane.Device) -> None:
     kernels = listing.compile(KERNELS, name="check.metal")
     seen = []

@@ -8,7 +8,6 @@
 namespace metalane::cpu {
 namespace {
 
-constexpr std::uint64_t line_bytes = 128;
 constexpr std::uint64_t bank_bytes = 4;
 constexpr std::size_t bank_count = 32;
 
@@ -27,11 +26,12 @@ std::uint64_t distinct_bytes(Iterator begin, Iterator end) {
 }
 
 // Cache lines that one request touches; sorted by place.
-std::uint64_t lines_of(Iterator begin, Iterator end) {
+std::uint64_t lines_of(Iterator begin, Iterator end, std::uint64_t line_offset) {
   std::uint64_t count = 0, next = 0;
   for (Iterator access = begin; access != end; ++access) {
-    const std::uint64_t first = std::max(next, access->at / line_bytes);
-    const std::uint64_t behind = (access->at + access->nbytes - 1) / line_bytes + 1;
+    const std::uint64_t at = access->at + line_offset;
+    const std::uint64_t first = std::max(next, at / CheckLog::line_bytes);
+    const std::uint64_t behind = (at + access->nbytes - 1) / CheckLog::line_bytes + 1;
     if (behind > first) count += behind - first;
     next = std::max(next, behind);
   }
@@ -71,7 +71,7 @@ void CheckLog::begin_group() {
   accesses_.clear();
 }
 
-void CheckLog::count(CheckedModule& module, const std::vector<bool>& is_threadgroup_region) {
+void CheckLog::count(CheckedModule& module, const std::vector<LoggedRegion>& regions) {
   module.count_logged(accesses_.size());
   module.keep_samples(accesses_);
   const auto simdgroup = [](const LoggedAccess& access) { return access.thread / 32u; };
@@ -84,10 +84,11 @@ void CheckLog::count(CheckedModule& module, const std::vector<bool>& is_threadgr
   for_runs(accesses_.begin(), accesses_.end(), request, [&](Iterator begin, Iterator end) {
     Instruction& instruction = module.instruction(begin->instruction);
     ++instruction.requests;
-    if (is_threadgroup_region[instruction.region]) {
+    const LoggedRegion& region = regions[instruction.region];
+    if (region.is_threadgroup) {
       instruction.bank_cycles += bank_cycles_of(begin, end);
     } else {
-      instruction.lines += lines_of(begin, end);
+      instruction.lines += lines_of(begin, end, region.line_offset);
     }
   });
   const auto of_instruction = [](const LoggedAccess& access) { return access.instruction; };

@@ -34,6 +34,7 @@ struct CheckRegion {
   bool is_threadgroup = false;
   bool is_const = false;  // declared so: nobody may write it
   std::uint32_t element_bytes = 0;
+  std::uint32_t line_offset = 0;  // where a view of the device's memory begins within a cache line
   std::string name;
   const char* memory = "";
 };

@@ -138,6 +138,7 @@ bool Checker::show_argument(const KernelArgument& argument, const LaunchRecord& 
   if (region.nbytes != 0) {
     std::uint64_t source = address;
     if (const auto allocation = allocations_.find(address)) {
+      region.line_offset = static_cast<std::uint32_t>((address - allocation->begin) % CheckLog::line_bytes);
       if (options_.uninitialised && allocation->initialized != nullptr &&
           !allocation->initialized->complete()) {
         initialized_.push_back(allocation->initialized);
@@ -290,9 +291,10 @@ void Checker::begin_group(std::uint64_t group) {
 void Checker::end_group() {
   new_segment();
   if (!logs_) return;
-  std::vector<bool> is_threadgroup(regions_.size());
-  for (std::size_t i = 0; i < regions_.size(); ++i) is_threadgroup[i] = regions_[i].is_threadgroup;
-  log_.count(*module_, is_threadgroup);
+  std::vector<LoggedRegion> regions(regions_.size());
+  for (std::size_t i = 0; i < regions_.size(); ++i)
+    regions[i] = {regions_[i].is_threadgroup, regions_[i].line_offset};
+  log_.count(*module_, regions);
 }
 
 }  // namespace metalane::cpu
