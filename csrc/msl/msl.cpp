@@ -10,6 +10,7 @@
 #include "msl/family.h"
 #include "msl/function_constants.h"
 #include "msl/module_writer.h"
+#include "msl/pointer_spaces.h"
 #include "msl/preprocessor.h"
 #include "msl/reachability.h"
 #include "msl/restrictions.h"
@@ -29,6 +30,7 @@ class ProgramImpl final : public Program {
         constants_(read_function_constants(unit_, types_)),
         reachability_(unit_) {
     check_restrictions(unit_);
+    check_pointer_spaces(unit_);
     for (Kernel& kernel : kernels_) {
       for (const auto& declared : constants_) kernel.signature.constants.push_back(declared.constant);
       signatures_.push_back(kernel.signature);

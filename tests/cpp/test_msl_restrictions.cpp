@@ -124,6 +124,41 @@ TEST_CASE(variables_inside_functions) {
   for (const std::string& one : taken) check_taken(one, __LINE__);
 }
 
+TEST_CASE(pointers_stay_in_their_address_space) {
+  const std::string function = "void takes(uint n, threadgroup float* p) {}\n";
+  const std::string head = "void f(device float* d, constant float* c, threadgroup float* t, uint n) { ";
+  const Refused refused[] = {
+      {head + "threadgroup float* p = d; }",
+       "test.metal:3:99: \"p\" points into threadgroup memory, and this into device memory"},
+      {head + "device const float* p = c + n * (n - 1); }",
+       "\"p\" points into device memory, and this into constant memory"},
+      {head + "device float* const p = &t[n]; }",
+       "\"p\" points into device memory, and this into threadgroup memory"},
+      {head + "t = d + 1; }", "\"t\" points into threadgroup memory, and this into device memory"},
+      {head + "if (n) t = d; }", "\"t\" points into threadgroup memory, and this into device memory"},
+      {head + "float x; thread float* p = &x; p = d; }",
+       "\"p\" points into thread memory, and this into device memory"},
+      {function + head + "takes(n, d); }",
+       "argument 2 of takes points into threadgroup memory, and this into device memory"},
+      {function + head + "takes(n, &d[2 * n]); }", "argument 2 of takes points into threadgroup memory"},
+      {"template <typename T> T first(constant T* p) { return *p; }\n" + head + "first(d + n); }",
+       "argument 1 of first points into constant memory"},
+  };
+  for (const Refused& one : refused) check_refused(one, __LINE__);
+  const std::string taken[] = {
+      function + head + "takes(n, t); takes(n, t + n); takes(n, &t[n]); }",
+      head +
+          "threadgroup float* p = t + n; p = t; p = &t[n]; device const float* q = d; q = d + n; *p = *q; }",
+      head + "device float* p = n ? d : nullptr; float x = d[n] + *c; t[0] = d[0]; *t = *d; p[n] = t[n]; }",
+      head + "{ threadgroup float* p = t; } { device float* p = d; p[n] = 1; } device float* q = nullptr; }",
+      "void g(device float* p) {} void g(threadgroup float* p) {}\n" + head + "g(d); g(t); }",
+      "struct S { device float* p; threadgroup float* t; };\n" + head + "S s; s.p = d; s.t = t; }",
+      head + "auto f = [&](device float* t) { return t[0]; }; f(d); uint k = d - d; bool b = d == d + 1; }",
+      "template <typename T> void h(T a, T b) { a = b; }\n" + head + "h(n, n); h(d, d); }",
+  };
+  for (const std::string& one : taken) check_taken(one, __LINE__);
+}
+
 TEST_CASE(words_that_metal_lacks) {
   const Refused refused[] = {
       {in_kernel("auto p = new int;"), "test.metal:3:95: the Metal Shading Language has no new"},
@@ -147,6 +182,7 @@ TEST_CASE(long_sources_are_checked_quickly) {
     aliases += "typedef A" + std::to_string(i - 1) + " A" + n + ";\n";
     stars += "void f" + n + "(device int* const* const* p, thread A" + n + "& a) {}\n";
     locals += "struct L" + n + " { int a; }; int x" + n + "[4];\n";
+    locals += "thread int* p" + n + " = x" + n + "; p" + n + " = x1 + p" + n + "[0];\n";
     declarations += "typedef int Same; void g(thread Same* p);\n";
   }
   const std::clock_t begin = std::clock();

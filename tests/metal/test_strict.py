@@ -112,6 +112,16 @@ READER = [
         "template <int N> kernel void f() { threadgroup int t[N]; }",
         'threadgroup variable "t" must be declared in a kernel',
     ),
+    (
+        "void f(device float* d) { threadgroup float* t = d + 1; }",
+        "void f(device float* d) { device float* t = d + 1; }",
+        '"t" points into threadgroup memory, and this into device memory',
+    ),
+    (
+        "void g(constant float* c) {} void f(device float* d) { g(d); }",
+        "void g(constant float* c) {} void f(constant float* d) { g(d); }",
+        "argument 1 of g points into constant memory, and this into device memory",
+    ),
     (KERNEL.format("goto end; end:;"), KERNEL.format("return;"), "the Metal Shading Language has no goto"),
     (KERNEL.format("double x = 1;"), KERNEL.format("float x = 1;"), "double is no type of the Metal Shading Language"),
 ]  # fmt: skip

@@ -144,10 +144,18 @@ STRICT_BOOL_VECTORS(STRICT_OPERATOR, !=)
 STRICT_MATH
 namespace fast {
 STRICT_MATH
-}
+STRICT_REALS(STRICT_1, abs)
+STRICT_REALS(STRICT_2, max)
+STRICT_REALS(STRICT_2, min)
+STRICT_REALS(STRICT_3, clamp)
+}  // namespace fast
 namespace precise {
 STRICT_MATH
-}
+STRICT_REALS(STRICT_1, abs)
+STRICT_REALS(STRICT_2, max)
+STRICT_REALS(STRICT_2, min)
+STRICT_REALS(STRICT_3, clamp)
+}  // namespace precise
 STRICT_REALS(STRICT_1, abs)
 STRICT_INTEGERS(STRICT_1, abs)
 STRICT_REALS(STRICT_2, max)
@@ -215,6 +223,16 @@ float modf(float, __private float&);
 half modf(half, __private half&);
 float frexp(float, __private int&);
 float sincos(float, __private float& cosine);
+
+template <class T>
+struct numeric_limits {
+  static constexpr T min() { return T(); }
+  static constexpr T max() { return T(); }
+  static constexpr T lowest() { return T(); }
+  static constexpr T epsilon() { return T(); }
+  static constexpr T infinity() { return T(); }
+  static constexpr T quiet_NaN() { return T(); }
+};
 
 // What threads of a threadgroup do together.
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4 };

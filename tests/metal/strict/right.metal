@@ -95,7 +95,8 @@ float area(float x) { return x * x; }
 float2 area(float2 x) { return float2(area(x.x), area(x.y)); }
 
 // ---- the library
-float unambiguous(float x) { return max(x, 0.0f); }
+constant float smallest = numeric_limits<float>::lowest();
+float unambiguous(float x) { return max(x, 0.0f) + fast::max(x, precise::exp(x)) + smallest; }
 float4 converts(half4 x, device const packed_float3* p) { return float4(x) + float4(p[1], 1.0f); }
 void waits() { threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device); }
 uint swizzled(uint4 x) {
