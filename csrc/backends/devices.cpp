@@ -65,7 +65,8 @@ Choice choose(const std::string& name) {
 
 }  // namespace
 
-Device::Device(const std::string& kind, KernelChoice kernels) : Device(kind, DeviceOptions{kernels, {}}) {}
+Device::Device(const std::string& kind, KernelChoice kernels)
+    : Device(kind, DeviceOptions{kernels, {}, 0, true}) {}
 
 Device::Device(const std::string& kind, const DeviceOptions& options) {
   const auto [backend, index] = choose(kind);
@@ -74,7 +75,12 @@ Device::Device(const std::string& kind, const DeviceOptions& options) {
   if (options.check.any() && options.kernels == KernelChoice::native)
     throw ArgumentError("Device", "kernels", "\"auto\" or \"shader\" with a checker, which watches shaders",
                         "\"native\"");
-  state_ = core::DeviceState::create(backend->open({options.kernels, options.check, index}), options);
+  if (options.residency_bytes != 0 && std::string_view(backend->kind) != "metal")
+    throw ArgumentError("Device", "residency_bytes", "0: residency sets are the Metal device's",
+                        std::to_string(options.residency_bytes));
+  state_ = core::DeviceState::create(backend->open({options.kernels, options.check, index,
+                                                    options.residency_bytes, options.pipeline_archive}),
+                                     options, index);
 }
 
 std::vector<DeviceInfo> devices() {
@@ -83,7 +89,8 @@ std::vector<DeviceInfo> devices() {
     for (std::uint32_t index = 0; index < backend.count(); ++index) {
       backend::OpenOptions options;
       options.index = index;
-      found.push_back({backend.kind, backend.open(options)->capabilities().name});
+      options.pipeline_archive = false;
+      found.push_back(core::info_of(backend.open(options)->capabilities(), index));
     }
   }
   return found;

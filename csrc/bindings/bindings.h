@@ -23,6 +23,7 @@ void bind_kernel(nb::module_& module);
 void bind_argument_values(nb::module_& module);
 void bind_buffer(nb::module_& module);
 void bind_cpu(nb::module_& module);
+void bind_gpu_capture(nb::module_& module, nb::class_<Device>& device);
 void bind_gguf(nb::module_& module);
 void bind_ticket(nb::module_& module);
 void bind_graph(nb::module_& module);

@@ -128,10 +128,30 @@ void bind_compile(nb::class_<Device>& device) {
 }  // namespace
 
 void bind_device(nb::module_& module) {
+  nb::class_<DeviceLimits>(module, "DeviceLimits", nb::is_final(), nb::type_slots(made_by_runtime),
+                           "What a device allows.")
+      .def_ro("max_buffer_bytes", &DeviceLimits::max_buffer_bytes)
+      .def_ro("max_threads_per_threadgroup", &DeviceLimits::max_threads_per_threadgroup,
+              "A pipeline may allow fewer.")
+      .def_ro("max_threadgroup_memory", &DeviceLimits::max_threadgroup_memory, "Bytes.")
+      .def_ro("thread_execution_width", &DeviceLimits::thread_execution_width, "Threads of a simdgroup.")
+      .def_ro("wrap_alignment", &DeviceLimits::wrap_alignment,
+              "Bytes that the address of wrapped memory is a multiple of.")
+      .def("__repr__", [](const DeviceLimits& self) {
+        return "<DeviceLimits: " + std::to_string(self.max_buffer_bytes) + " bytes a buffer, " +
+               std::to_string(self.max_threads_per_threadgroup) + " threads and " +
+               std::to_string(self.max_threadgroup_memory) + " bytes a threadgroup>";
+      });
   nb::class_<DeviceInfo>(module, "DeviceInfo", nb::is_final(), nb::type_slots(made_by_runtime),
                          "A device that this process can open.")
       .def_ro("kind", &DeviceInfo::kind, "'metal', 'cpu' or 'null'.")
       .def_ro("name", &DeviceInfo::name)
+      .def_ro("selector", &DeviceInfo::selector, "What `Device` takes for it: 'metal', 'metal:1', 'cpu'.")
+      .def_ro("architecture", &DeviceInfo::architecture, "Of the processor or GPU; '' where nobody says.")
+      .def_ro("families", &DeviceInfo::families, "Metal's GPU families, or levels of the instruction set.")
+      .def_ro("limits", &DeviceInfo::limits)
+      .def_ro("memory_bytes", &DeviceInfo::memory_bytes,
+              "Memory that it can use at its full speed; 0: not known.")
       .def("__repr__",
            [](const DeviceInfo& self) { return "<DeviceInfo " + self.kind + ": " + self.name + ">"; });
   module.def("devices", &devices, nb::call_guard<Unlocked>(),
@@ -145,11 +165,13 @@ void bind_device(nb::module_& module) {
       .def(
           "__init__",
           [](nb::pointer_and_handle<Device> self, nb::handle kind, nb::handle kernels, nb::handle check,
-             nb::handle reports) {
+             nb::handle reports, nb::handle residency_bytes, nb::handle pipeline_archive) {
             const std::string name = kind.is_none() ? std::string() : text_from(kind, "Device", "kind");
             DeviceOptions options;
             options.kernels = choice_from(text_from(kernels, "Device", "kernels"));
             options.check = check_from(check, reports);
+            options.residency_bytes = u64_from(residency_bytes, "Device", "residency_bytes");
+            options.pipeline_archive = flag_from(pipeline_archive, "Device", "pipeline_archive");
             const nb::object session =
                 check.is_none() ? check_session_of(name, choice_name(options.kernels)) : nb::none();
             if (!session.is_none())
@@ -161,14 +183,16 @@ void bind_device(nb::module_& module) {
             if (!session.is_none()) session.attr("opened")(self.h);
           },
           "kind"_a = nb::none(), "kernels"_a.none() = "auto", nb::kw_only(), "check"_a = nb::none(),
-          "reports"_a.none() = "raise",
+          "reports"_a.none() = "raise", "residency_bytes"_a.none() = 0, "pipeline_archive"_a.none() = true,
           nb::sig("def __init__(self, kind: str | None = None, "
                   "kernels: typing.Literal['auto', 'native', 'shader'] = 'auto', *, "
                   "check: bool | str | Sequence[str] | None = None, "
-                  "reports: typing.Literal['raise', 'list'] = 'raise') -> None"),
-          "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing); None: Metal where there is one, "
-          "else the "
-          "CPU.\n"
+                  "reports: typing.Literal['raise', 'list'] = 'raise', residency_bytes: int = 0, "
+                  "pipeline_archive: bool = True) -> None"),
+          "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing), with a number for those after "
+          "the "
+          "first "
+          "('metal:1'); None: Metal where there is one, else the CPU.\n"
           "kernels: on the CPU device, prefer hand-written native kernels ('auto'), insist on them "
           "('native') or "
           "always run the .metal source ('shader').\n\n"
@@ -180,10 +204,20 @@ void bind_device(nb::module_& module) {
           "reports: errors that it finds fail their submission with CheckError ('raise'), or are only kept "
           "for "
           "check_report() ('list'), as warnings always are.\n\n"
+          "residency_bytes: on the Metal device, allocations stay resident on the GPU while they are this "
+          "many bytes in all at most; 0: as the system decides.\n"
+          "pipeline_archive: on the Metal device, keep compiled pipelines on disk, in the folder of "
+          "metalane.cpu.set_kernel_cache.\n\n"
           "Raises DeviceError where there is no such device.")
       .def_prop_ro("kind", &Device::kind)
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("kernels", [](const Device& self) { return choice_name(self.kernels()); })
+      .def_prop_ro("info", &Device::info, "Name, limits, families, memory.")
+      .def_prop_ro(
+          "limits", [](const Device& self) { return self.info().limits; }, "Of `info`.")
+      .def_prop_ro(
+          "allocated_bytes", &Device::allocated_bytes,
+          "Bytes of device-visible memory that it holds now; on Metal those of everybody in the process.")
       .def_prop_ro("registry", &Device::registry, "The device's kernel sources and pipelines.")
       .def(
           "command_encoder",
@@ -211,6 +245,7 @@ void bind_device(nb::module_& module) {
       .def("__repr__",
            [](const Device& self) { return "<Device " + self.kind() + ": " + self.name() + ">"; });
   bind_memory(device);
+  bind_gpu_capture(module, device);
   bind_compile(device);
   bind_check(device);
   module.def(

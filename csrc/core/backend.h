@@ -25,8 +25,11 @@
 namespace metalane::backend {
 
 struct Capabilities {
-  std::string kind;  // "cpu", "metal", "null"
-  std::string name;  // for people
+  std::string kind;          // "cpu", "metal", "null"
+  std::string name;          // for people
+  std::string architecture;  // DeviceInfo says what these three are
+  std::vector<std::string> families;
+  std::uint64_t memory_bytes = 0;
   std::uint64_t max_buffer_bytes = 0;
   std::uint32_t max_threads_per_threadgroup = 1024;
   std::uint32_t max_threadgroup_memory = 32 * 1024;
@@ -164,6 +167,12 @@ class Device {
   // See Device::check_report.
   virtual CheckReport check_report() { return {}; }
   virtual void clear_check_report() {}
+  // Bytes of device-visible memory that the device holds now, as far as it knows.
+  virtual std::uint64_t allocated_bytes() const { return 0; }
+  // A trace of the GPU's work into the file `path`, from here to stop_gpu_capture(), which ends what was
+  // begun. Throws DeviceError, also on devices that have no such thing.
+  virtual void start_gpu_capture(const std::string& path);
+  virtual void stop_gpu_capture() noexcept {}
   // Ends running and waiting submissions with code "cancelled", as soon as can be. For process exit.
   virtual void cancel_all() noexcept = 0;
 };
@@ -171,7 +180,9 @@ class Device {
 struct OpenOptions {
   KernelChoice kernels = KernelChoice::automatic;
   CheckOptions check;
-  std::uint32_t index = 0;  // which of the kind's devices
+  std::uint32_t index = 0;            // which of the kind's devices
+  std::uint64_t residency_bytes = 0;  // DeviceOptions says what these two are
+  bool pipeline_archive = true;
 };
 
 // Opens the device of a kind; throws DeviceError. One function a backend, listed in backends/devices.cpp.

@@ -15,10 +15,12 @@ namespace metalane {
 
 namespace core {
 
-DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, const DeviceOptions& options)
+DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, const DeviceOptions& options,
+                         std::uint32_t index)
     : backend_(std::move(backend)),
       capabilities_(backend_->capabilities()),
       options_(options),
+      index_(index),
       fork_generation_(core::fork_generation()),
       registry_(std::make_shared<RegistryState>(backend_)),
       timeline_(*this),
@@ -27,8 +29,8 @@ DeviceState::DeviceState(std::shared_ptr<backend::Device> backend, const DeviceO
 DeviceState::~DeviceState() = default;
 
 std::shared_ptr<DeviceState> DeviceState::create(std::shared_ptr<backend::Device> backend,
-                                                 const DeviceOptions& options) {
-  return std::shared_ptr<DeviceState>(new DeviceState(std::move(backend), options));
+                                                 const DeviceOptions& options, std::uint32_t index) {
+  return std::shared_ptr<DeviceState>(new DeviceState(std::move(backend), options, index));
 }
 
 bool DeviceState::in_other_process() const noexcept { return core::fork_generation() != fork_generation_; }
@@ -47,12 +49,40 @@ void DeviceState::forget_range(const AddressRange& range) noexcept {
   if (!in_other_process()) timeline_.forget_range(range);
 }
 
+DeviceInfo info_of(const backend::Capabilities& capabilities, std::uint32_t index) {
+  DeviceInfo info;
+  info.kind = capabilities.kind;
+  info.name = capabilities.name;
+  info.selector = capabilities.kind + (index == 0 ? "" : ":" + std::to_string(index));
+  info.architecture = capabilities.architecture;
+  info.families = capabilities.families;
+  info.limits = {capabilities.max_buffer_bytes, capabilities.max_threads_per_threadgroup,
+                 capabilities.max_threadgroup_memory, capabilities.thread_execution_width,
+                 capabilities.wrap_alignment};
+  info.memory_bytes = capabilities.memory_bytes;
+  return info;
+}
+
 }  // namespace core
+
+void backend::Device::start_gpu_capture(const std::string&) {
+  throw DeviceError("Device.gpu_capture: the " + capabilities().kind + " device has no GPU to capture");
+}
 
 const std::string& Device::kind() const noexcept { return state_->capabilities().kind; }
 const std::string& Device::name() const noexcept { return state_->capabilities().name; }
 KernelChoice Device::kernels() const noexcept { return state_->options().kernels; }
 const CheckOptions& Device::check() const noexcept { return state_->options().check; }
+
+DeviceInfo Device::info() const {
+  state_->check_process();
+  return core::info_of(state_->capabilities(), state_->index());
+}
+
+std::uint64_t Device::allocated_bytes() const {
+  state_->check_process();
+  return state_->backend().allocated_bytes();
+}
 
 namespace {
 

@@ -19,16 +19,20 @@ namespace metalane::core {
 class EncoderState;
 class RegistryState;
 
+DeviceInfo info_of(const backend::Capabilities& capabilities, std::uint32_t index);
+
 class DeviceState : public std::enable_shared_from_this<DeviceState> {
  public:
   // Destruction is safe from any thread, a backend's own included.
+  // `index`: which of the kind's devices it is.
   static std::shared_ptr<DeviceState> create(std::shared_ptr<backend::Device> backend,
-                                             const DeviceOptions& options);
+                                             const DeviceOptions& options, std::uint32_t index = 0);
   ~DeviceState();
 
   backend::Device& backend() const noexcept { return *backend_; }
   const backend::Capabilities& capabilities() const noexcept { return capabilities_; }
   const DeviceOptions& options() const noexcept { return options_; }
+  std::uint32_t index() const noexcept { return index_; }
   const std::shared_ptr<RegistryState>& registry() const noexcept { return registry_; }
   Timeline& timeline() noexcept { return timeline_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
@@ -43,11 +47,12 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   void forget_range(const AddressRange& range) noexcept;
 
  private:
-  DeviceState(std::shared_ptr<backend::Device> backend, const DeviceOptions& options);
+  DeviceState(std::shared_ptr<backend::Device> backend, const DeviceOptions& options, std::uint32_t index);
 
   std::shared_ptr<backend::Device> backend_;
   backend::Capabilities capabilities_;
   DeviceOptions options_;
+  std::uint32_t index_;
   std::uint64_t fork_generation_;
   std::shared_ptr<RegistryState> registry_;
   Timeline timeline_;

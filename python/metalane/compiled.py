@@ -85,6 +85,16 @@ class Arguments(tuple[_core.KernelArgument, ...]):
         return "\n".join("  ".join([*map(str.ljust, row, widths), row[5]]) for row in rows)
 
 
+def _alignment_of(array: np.ndarray[Any, Any]) -> int:
+    """The largest power of two that the array's address is a multiple of."""
+    address: int = array.__array_interface__["data"][0]
+    return address & -address
+
+
+# Arrays that a kernel writes in a copy: the parameter, the array as the copy has it, the copy.
+Copied = list[tuple["_Parameter", "np.ndarray[Any, Any]", _core.Buffer]]
+
+
 class _Parameter:
     """One buffer index of a kernel: turns what a call gives for it into what an encoder takes."""
 
@@ -140,15 +150,18 @@ class _Parameter:
                 f"shape {shape}",
             )
 
-    def convert(self, value: Any, device: _core.Device) -> tuple[Any, bool]:
-        """What the encoder takes for the value, and whether that is memory of a host array."""
+    def convert(self, value: Any, device: _core.Device, copied: Copied) -> tuple[Any, bool]:
+        """What the encoder takes for the value, and whether that is memory of a host array.
+
+        An array that the kernel may write and the device cannot map goes into `copied`, with its copy.
+        """
         if isinstance(value, _core.Buffer):
             self.check_elements(value.dtype, value.shape)
             return value, False
         if self.argument.kind != "buffer" and not (isinstance(value, np.ndarray) and self.record):
             return self._pack(value, device), False
         if isinstance(value, np.ndarray):
-            return self._from_numpy(value, device)
+            return self._from_numpy(value, device, copied)
         if isinstance(value, bytes):
             return (device.from_numpy(np.frombuffer(value, np.uint8)) if len(value) > 4096 else value), False
         if hasattr(value, "__dlpack__") and not isinstance(value, type):
@@ -169,7 +182,9 @@ class _Parameter:
         # Encoders take up to 4 KiB of bytes inline, as Metal does.
         return packed if len(packed) <= 4096 else device.from_numpy(np.frombuffer(packed, np.uint8))
 
-    def _from_numpy(self, array: np.ndarray[Any, Any], device: _core.Device) -> tuple[_core.Buffer, bool]:
+    def _from_numpy(
+        self, array: np.ndarray[Any, Any], device: _core.Device, copied: Copied
+    ) -> tuple[_core.Buffer, bool]:
         self.check_elements(array.dtype, array.shape)
         if isinstance(array, np.ma.MaskedArray):
             self.refuse("an array without a mask", "a masked array", DTypeError)
@@ -183,8 +198,12 @@ class _Parameter:
             flat = array if array.dtype is self.fast_dtype else array.reshape(-1).view(np.uint8)
             try:
                 return device.wrap(flat), True
-            except ArgumentError as error:
-                obstacle = f"memory whose {error.argument} is not {error.expected}: {error.given}"
+            except ArgumentError:
+                # Metal maps whole pages.
+                buffer = device.from_numpy(flat)
+                if self.writes:
+                    copied.append((self, flat, buffer))
+                return buffer, True
         if self.writes:
             self.refuse(
                 "memory that the device can write in place (contiguous, and aligned to "
@@ -198,9 +217,8 @@ class _Parameter:
         """Why the kernel could not use the array's memory in place."""
         if not array.flags.c_contiguous:
             return f"strides {array.strides}"
-        address: int = array.__array_interface__["data"][0]
-        if address % max(self.argument.alignment, 1) != 0:
-            return f"an address at a multiple of {address & -address} bytes"
+        if _alignment_of(array) % max(self.argument.alignment, 1) != 0:
+            return f"an address at a multiple of {_alignment_of(array)} bytes"
         return None
 
     def _from_dlpack(self, value: Any, device: _core.Device) -> _core.Buffer:
@@ -350,7 +368,8 @@ class CompiledKernel:
             pipeline = self._pipeline or self.pipeline
         else:
             pipeline = self._pipeline_with(self._checked_constants(constants))
-        values, host = self._values(args, named, pipeline)
+        copied: Copied = []
+        values, host = self._values(args, named, pipeline, copied)
         for option, sizes in (
             ("threads", threads),
             ("threadgroups", threadgroups),
@@ -368,6 +387,8 @@ class CompiledKernel:
             self._check_encoder(encoder, wait, timeout)
         elif wait is not None and not isinstance(wait, bool):
             _refuse(self.name, "wait", "True, False or None", _shown(wait), DTypeError)
+        if copied:
+            self._check_copied(copied, args, named, encoder is None and wait is not False)
         # An encoder of the call's own is abandoned where it fails; a given one is its owner's.
         scope = self._device.command_encoder() if encoder is None else contextlib.nullcontext(encoder)
         with scope as target:
@@ -384,6 +405,8 @@ class CompiledKernel:
             ticket = target.commit(timeout)
         if host if wait is None else wait:
             ticket.wait()
+            for _, array, buffer in copied:
+                np.copyto(array, np.asarray(buffer))
         return ticket
 
     def __repr__(self) -> str:
@@ -418,8 +441,25 @@ class CompiledKernel:
         pairs = zip(self._indices, values, strict=True)
         return {index: value for index, value in pairs if value is not _LEFT_OUT}
 
+    def _check_copied(
+        self, copied: Copied, args: tuple[Any, ...], named: dict[str, Any], waits: bool
+    ) -> None:
+        """Copies stand in for arrays only where nobody can see the difference."""
+        for parameter, array, _ in copied:
+            if not waits:
+                parameter.refuse(
+                    f"memory at a multiple of {self._device.limits.wrap_alignment} bytes, since this call does not "
+                    "wait to copy the result; or a buffer (device.from_numpy)",
+                    f"an address at a multiple of {_alignment_of(array)} bytes",
+                )
+            arrays = [value for value in (*args, *named.values()) if isinstance(value, np.ndarray)]
+            if sum(np.may_share_memory(array, other) for other in arrays) > 1:
+                parameter.refuse(
+                    "apart from other arguments, because the device works on a copy", "shared memory"
+                )
+
     def _values(
-        self, args: tuple[Any, ...], named: dict[str, Any], pipeline: _core.Pipeline
+        self, args: tuple[Any, ...], named: dict[str, Any], pipeline: _core.Pipeline, copied: Copied
     ) -> tuple[list[Any], bool]:
         """What the encoder takes, by position, and whether the memory of a host array is among it."""
         absent = self._absent(pipeline)
@@ -435,7 +475,7 @@ class CompiledKernel:
             elif absent and (value is None or value is _LEFT_OUT) and parameter.argument.index in absent:
                 value = _LEFT_OUT
             elif not (parameter.numbers and (kind is int or kind is float or kind is bool)):
-                value, is_host = parameter.convert(value, self._device)
+                value, is_host = parameter.convert(value, self._device, copied)
                 host = host or is_host
             values.append(value)
         return values, host

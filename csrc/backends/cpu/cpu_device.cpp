@@ -181,7 +181,16 @@ CpuDevice::CpuDevice(const backend::OpenOptions& options)
   pool_ = std::make_shared<WorkerPool>(checker_ != nullptr ? 1 : threads, checker_);
   capabilities_.kind = "cpu";
   capabilities_.name = processor_name();
-  capabilities_.max_buffer_bytes = physical_memory();
+#if defined(__x86_64__)
+  capabilities_.architecture = "x86_64";
+#elif defined(__aarch64__)
+  capabilities_.architecture = "arm64";
+#endif
+  for (const char* level : {"x86-64-v4", "x86-64-v3"}) {
+    if (supports_level(level)) capabilities_.families.emplace_back(level);
+  }
+  capabilities_.memory_bytes = physical_memory();
+  capabilities_.max_buffer_bytes = capabilities_.memory_bytes;
   capabilities_.max_threads_per_threadgroup = max_threads_per_threadgroup;
   capabilities_.max_threadgroup_memory = max_threadgroup_memory;
   capabilities_.thread_execution_width = METALANE_SIMD_WIDTH;
@@ -213,11 +222,13 @@ backend::Allocation CpuDevice::allocate(std::uint64_t nbytes, bool zero) {
   if (checker_ != nullptr) {
     void* shared = checker_->allocations().allocate(nbytes, zero);
     if (shared == nullptr) refuse();
+    allocated_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
     return {shared, nbytes, nullptr};
   }
   const std::uint64_t mapped = mapped_bytes(nbytes);
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) refuse();
+  allocated_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
   // Fresh pages are zero.
   constexpr std::uint64_t huge_page = 2 << 20;
   if (mapped >= huge_page) prefer_huge_pages(address, mapped);
@@ -232,6 +243,7 @@ backend::Allocation CpuDevice::wrap(void* address, std::uint64_t nbytes, bool) {
 // Core does not call it for what a forked child inherited.
 void CpuDevice::release(const backend::Allocation& allocation, bool wrapped) noexcept {
   if (wrapped) return;
+  allocated_bytes_.fetch_sub(allocation.nbytes, std::memory_order_relaxed);
   if (checker_ != nullptr) {
     checker_->allocations().release(allocation.address);
   } else {

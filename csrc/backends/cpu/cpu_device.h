@@ -1,6 +1,8 @@
 // The CPU device: .metal kernels on this machine's processors.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +32,7 @@ class CpuDevice final : public backend::Device {
   std::string compiler_key() const override;
   std::unique_ptr<backend::Submission> open(const backend::SubmissionOptions& options) override;
   void cancel_all() noexcept override;
+  std::uint64_t allocated_bytes() const override { return allocated_bytes_.load(std::memory_order_relaxed); }
   void host_may_write(const void* address, std::uint64_t nbytes) noexcept override;
   CheckReport check_report() override;
   void clear_check_report() override;
@@ -44,6 +47,7 @@ class CpuDevice final : public backend::Device {
   const KernelChoice kernels_;
   const std::uint64_t fork_generation_;
   backend::Capabilities capabilities_;
+  std::atomic<std::uint64_t> allocated_bytes_{0};
   std::shared_ptr<Checker> checker_;  // null: nothing is checked
   std::shared_ptr<WorkerPool> pool_;
   msl::ProgramCache programs_;

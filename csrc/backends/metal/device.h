@@ -12,6 +12,7 @@
 #import "backends/metal/features.h"
 #import "backends/metal/library.h"
 #import "backends/metal/owned.h"
+#import "backends/metal/residency.h"
 #include "backends/metal/submission_queue.h"
 #include "core/backend.h"
 #include "core/fork.h"
@@ -34,6 +35,9 @@ class MetalDevice final : public backend::Device,
   std::vector<KernelSignature> inspect(const backend::SourceText& source) override;
   std::string compiler_key() const override { return compiler_key_; }
   std::unique_ptr<backend::Submission> open(const backend::SubmissionOptions& options) override;
+  std::uint64_t allocated_bytes() const override;
+  void start_gpu_capture(const std::string& path) override;
+  void stop_gpu_capture() noexcept override;
   void cancel_all() noexcept override;
 
   void start(const std::shared_ptr<Execution>& execution) override;
@@ -58,6 +62,7 @@ class MetalDevice final : public backend::Device,
     std::uint64_t last_signal = 0;  // used by start() alone
     Libraries libraries;
     Labels labels;
+    std::unique_ptr<Residency> residency;
 
     Objects(Owned<id<MTLDevice>> given, Features known)
         : device(std::move(given)), features(std::move(known)), libraries(device.get(), features) {}

@@ -101,7 +101,7 @@ backend::Completion completion_of(id<MTLCommandBuffer> commands, const Execution
 
 }  // namespace
 
-MetalDevice::MetalDevice(Owned<id<MTLDevice>> given, const backend::OpenOptions&)
+MetalDevice::MetalDevice(Owned<id<MTLDevice>> given, const backend::OpenOptions& options)
     : fork_generation_(core::fork_generation()), queue_(*this) {
   Features features = features_of(given.get());
   const std::string name = text_of([given.get() name]);
@@ -119,8 +119,14 @@ MetalDevice::MetalDevice(Owned<id<MTLDevice>> given, const backend::OpenOptions&
   [metal_->queue.get() setLabel:@"metalane"];
   [metal_->event.get() setLabel:@"metalane"];
 
+  metal_->residency =
+      std::make_unique<Residency>(device, metal_->queue.get(), metal_->features, options.residency_bytes);
+
   capabilities_.kind = "metal";
   capabilities_.name = name;
+  if (metal_->features.architecture) capabilities_.architecture = text_of([[device architecture] name]);
+  capabilities_.families = metal_->features.families;
+  capabilities_.memory_bytes = [device recommendedMaxWorkingSetSize];
   capabilities_.max_buffer_bytes = [device maxBufferLength];
   const MTLSize most = [device maxThreadsPerThreadgroup];
   capabilities_.max_threads_per_threadgroup = static_cast<std::uint32_t>(most.width);
@@ -131,6 +137,8 @@ MetalDevice::MetalDevice(Owned<id<MTLDevice>> given, const backend::OpenOptions&
   compiler_key_ = "system=" + core::sha256_hex(system).substr(0, 16) + " gpu=" + name;
   for (const std::string& family : metal_->features.families) compiler_key_ += "," + family;
   compiler_key_ += " language=" + metal_->features.language_name;
+  if (options.pipeline_archive && metal_->features.binary_archives)
+    metal_->libraries.keep_pipelines(compiler_key_);
 }
 
 MetalDevice::~MetalDevice() {
@@ -153,6 +161,7 @@ backend::Allocation MetalDevice::allocate(std::uint64_t nbytes, bool zero) {
     if (!buffer) {
       throw OutOfMemoryError("metal device: cannot allocate " + std::to_string(nbytes) + " bytes");
     }
+    metal_->residency->add(buffer.get());
     void* const address = [buffer.get() contents];
     // That new buffers are zero is nowhere promised.
     if (zero) std::memset(address, 0, nbytes);
@@ -189,13 +198,22 @@ backend::Allocation MetalDevice::wrap(void* address, std::uint64_t nbytes, bool)
           "Device.wrap", "memory", "memory that Metal can map",
           std::to_string(nbytes) + " bytes at " + std::to_string(begin) + ", which it refuses");
     }
+    metal_->residency->add(buffer.get());
     return backend::Allocation{address, nbytes, buffer.leave()};
   });
 }
 
+std::uint64_t MetalDevice::allocated_bytes() const {
+  check_process();
+  return call_metal("allocated bytes",
+                    [&] { return std::uint64_t{[metal_->device.get() currentAllocatedSize]}; });
+}
+
 void MetalDevice::release(const backend::Allocation& allocation, bool) noexcept {
   @autoreleasepool {
-    [static_cast<id<MTLBuffer>>(allocation.native) release];
+    const id<MTLBuffer> buffer = static_cast<id<MTLBuffer>>(allocation.native);
+    metal_->residency->remove(buffer);
+    [buffer release];
   }
 }
 
@@ -238,6 +256,34 @@ void MetalDevice::put_list(std::unique_ptr<LaunchList> list) noexcept {
   list->clear();
   const std::lock_guard lock(lists_mutex_);
   if (spare_lists_.size() < spare_lists_.capacity()) spare_lists_.push_back(std::move(list));
+}
+
+void MetalDevice::start_gpu_capture(const std::string& path) {
+  check_process();
+  call_metal("gpu_capture", [&] {
+    MTLCaptureManager* const manager = [MTLCaptureManager sharedCaptureManager];
+    const std::string what = "Device.gpu_capture: ";
+    if (![manager supportsDestination:MTLCaptureDestinationGPUTraceDocument]) {
+      throw DeviceError(
+          what + "Metal allows no trace documents here; start the process with METAL_CAPTURE_ENABLED=1");
+    }
+    if ([manager isCapturing]) throw DeviceError(what + "a capture is running already");
+    auto descriptor = Owned<MTLCaptureDescriptor*>::adopt([[MTLCaptureDescriptor alloc] init]);
+    // The queue, not the device: other runtimes in this process have queues of their own.
+    [descriptor.get() setCaptureObject:metal_->queue.get()];
+    [descriptor.get() setDestination:MTLCaptureDestinationGPUTraceDocument];
+    [descriptor.get() setOutputURL:[NSURL fileURLWithPath:string_of(path)]];
+    NSError* error = nil;
+    if (![manager startCaptureWithDescriptor:descriptor.get() error:&error])
+      throw DeviceError(what + text_of(error));
+  });
+}
+
+void MetalDevice::stop_gpu_capture() noexcept {
+  @autoreleasepool {
+    MTLCaptureManager* const manager = [MTLCaptureManager sharedCaptureManager];
+    if ([manager isCapturing]) [manager stopCapture];
+  }
 }
 
 void MetalDevice::cancel_all() noexcept {

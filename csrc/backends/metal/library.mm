@@ -1,7 +1,11 @@
 // Source text to MTLLibrary.
 #import "backends/metal/library.h"
 
+#include <dlfcn.h>
 #include <metalane/error.h>
+
+#include <filesystem>
+#include <system_error>
 
 #import "backends/metal/boundary.h"
 #include "core/hash.h"
@@ -10,6 +14,17 @@
 namespace metalane::metal {
 
 namespace {
+
+// The metallib of a built-in family beside this library, made from this very text (cmake/Metallib.cmake);
+// empty where there is none.
+std::string metallib_path(const std::string& family, const std::string& hash) {
+  Dl_info self;
+  if (dladdr(reinterpret_cast<const void*>(&metallib_path), &self) == 0) return {};
+  const std::filesystem::path path =
+      std::filesystem::path(self.dli_fname).parent_path() / "metallib" / family / (hash + ".metallib");
+  std::error_code missing;
+  return std::filesystem::exists(path, missing) ? path.string() : std::string();
+}
 
 Owned<MTLCompileOptions*> compile_options(const Features& features, MathMode math) {
   Owned<MTLCompileOptions*> options = Owned<MTLCompileOptions*>::adopt([[MTLCompileOptions alloc] init]);
@@ -43,15 +58,28 @@ std::shared_ptr<const Library> Libraries::of(const backend::SourceText& source, 
   const std::lock_guard lock(entry->mutex);
   if (entry->library == nullptr) {
     auto library = std::make_shared<Library>();
-    library->object = compile(source, text, math, kernel);
-    library->text_hash = hash;
+    library->object = compile(source, text, hash, math, kernel);
+    if (!archive_key_.empty()) {
+      library->archive = Archive::open(
+          device_, archive_key_ + " math=" + (math == MathMode::safe ? "safe" : "fast") + " source=" + hash);
+    }
     entry->library = std::move(library);
   }
   return entry->library;
 }
 
 Owned<id<MTLLibrary>> Libraries::compile(const backend::SourceText& source, const std::string& text,
-                                         MathMode math, const std::string& kernel) const {
+                                         const std::string& hash, MathMode math,
+                                         const std::string& kernel) const {
+  if (source.builtin && math == MathMode::safe) {
+    if (const std::string path = metallib_path(source.name, hash); !path.empty()) {
+      // Where Metal does not take it (it may be for a later system), the source is at hand.
+      auto ready =
+          Owned<id<MTLLibrary>>::adopt([device_ newLibraryWithURL:[NSURL fileURLWithPath:string_of(path)]
+                                                            error:nullptr]);
+      if (ready) return ready;
+    }
+  }
   NSError* error = nil;
   auto library =
       Owned<id<MTLLibrary>>::adopt([device_ newLibraryWithSource:string_of(text)

@@ -58,13 +58,19 @@ std::shared_ptr<MetalPipeline> build_pipeline(id<MTLDevice> device, const Librar
   auto descriptor = Owned<MTLComputePipelineDescriptor*>::adopt([[MTLComputePipelineDescriptor alloc] init]);
   [descriptor.get() setComputeFunction:function.get()];
   [descriptor.get() setLabel:string_of(kernel)];
+  constexpr MTLPipelineOption options = MTLPipelineOptionBindingInfo | MTLPipelineOptionBufferTypeInfo;
   MTLComputePipelineReflection* reflection = nil;
+  if (library.archive != nullptr)
+    pipeline->state = library.archive->find(device, descriptor.get(), options, &reflection);
   NSError* error = nil;
-  pipeline->state = Owned<id<MTLComputePipelineState>>::adopt([device
-      newComputePipelineStateWithDescriptor:descriptor.get()
-                                    options:MTLPipelineOptionBindingInfo | MTLPipelineOptionBufferTypeInfo
-                                 reflection:&reflection
-                                      error:&error]);
+  if (!pipeline->state) {
+    pipeline->state = Owned<id<MTLComputePipelineState>>::adopt([device
+        newComputePipelineStateWithDescriptor:descriptor.get()
+                                      options:options
+                                   reflection:&reflection
+                                        error:&error]);
+    if (pipeline->state && library.archive != nullptr) library.archive->add(descriptor.get());
+  }
   if (!pipeline->state) refuse(kernel, "Metal cannot build its pipeline: " + text_of(error));
   check_reflection(reflection, pipeline->signature);
 

@@ -92,6 +92,7 @@ backend::Allocation NullDevice::allocate(std::uint64_t nbytes, bool zero) {
     throw OutOfMemoryError("null device: " + std::to_string(nbytes) + " bytes cannot be allocated");
   }
   if (zero) std::memset(address, 0, nbytes);
+  allocated_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
   return {address, nbytes, nullptr};
 }
 
@@ -100,7 +101,9 @@ backend::Allocation NullDevice::wrap(void* address, std::uint64_t nbytes, bool) 
 }
 
 void NullDevice::release(const backend::Allocation& allocation, bool wrapped) noexcept {
-  if (!wrapped) std::free(allocation.address);
+  if (wrapped) return;
+  std::free(allocation.address);
+  allocated_bytes_.fetch_sub(allocation.nbytes, std::memory_order_relaxed);
 }
 
 std::shared_ptr<const backend::Pipeline> NullDevice::compile(const backend::CompileRequest& request) {

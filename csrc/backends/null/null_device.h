@@ -2,6 +2,7 @@
 // the runtime itself costs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,7 @@ class NullDevice final : public backend::Device, public std::enable_shared_from_
   std::string compiler_key() const override { return "none"; }
   std::unique_ptr<backend::Submission> open(const backend::SubmissionOptions& options) override;
   void cancel_all() noexcept override {}
+  std::uint64_t allocated_bytes() const override { return allocated_bytes_.load(std::memory_order_relaxed); }
 
   // The submission committed last.
   METALANE_API Record last_record() const;
@@ -64,6 +66,7 @@ class NullDevice final : public backend::Device, public std::enable_shared_from_
   void dropped(std::unique_ptr<Record> record);
 
   backend::Capabilities capabilities_;
+  std::atomic<std::uint64_t> allocated_bytes_{0};
   mutable std::mutex mutex_;
   std::unique_ptr<Record> last_;
   std::unique_ptr<Record> spare_;  // what an earlier submission grew

@@ -22,22 +22,41 @@ class DeviceState;
 // kernels, `native` fails where there is none, `shader` always runs the .metal source.
 enum class KernelChoice : std::uint8_t { automatic, native, shader };
 
+struct DeviceLimits {
+  std::uint64_t max_buffer_bytes = 0;
+  std::uint32_t max_threads_per_threadgroup = 0;  // a pipeline may allow fewer
+  std::uint32_t max_threadgroup_memory = 0;       // bytes
+  std::uint32_t thread_execution_width = 0;       // threads of a simdgroup
+  std::uint64_t wrap_alignment = 1;               // bytes that the address of wrapped memory is a multiple of
+};
+
 struct DeviceInfo {
   std::string kind;  // "metal", "cpu", "null"
   std::string name;
+  std::string selector;      // what Device() takes for it: "metal", "metal:1", "cpu"
+  std::string architecture;  // "applegpu_g13s", "x86_64"; empty where nobody says
+  std::vector<std::string>
+      families;  // of Metal's GPU families, or levels of the instruction set: "apple7", "avx2"
+  DeviceLimits limits;
+  std::uint64_t memory_bytes = 0;  // that it can use at its full speed; 0: not known
 };
 
 struct DeviceOptions {
   KernelChoice kernels = KernelChoice::automatic;
   CheckOptions check;  // the CPU device's; it then runs shaders, one threadgroup after another
+  // Metal's: allocations stay resident on the GPU while they are this many bytes in all at most. 0: as the
+  // system decides.
+  std::uint64_t residency_bytes = 0;
+  // Metal's: compiled pipelines are kept on disk, in the folder of cpu::set_kernel_cache.
+  bool pipeline_archive = true;
 };
 
 // A device of its own queue, registry and pipelines; two in one process are independent. Cheap to copy,
 // thread-safe.
 class METALANE_API Device {
  public:
-  // kind: "metal", "cpu", "null", or empty for Metal where there is one and the CPU elsewhere. Throws
-  // DeviceError where there is none of that kind.
+  // kind: "metal", "cpu", "null", a kind and a number for those after the first ("metal:1"), or empty for
+  // Metal where there is one and the CPU elsewhere. Throws DeviceError where there is none of that kind.
   explicit Device(const std::string& kind = "", KernelChoice kernels = KernelChoice::automatic);
   // Throws ArgumentError for options that no device of that kind has.
   Device(const std::string& kind, const DeviceOptions& options);
@@ -50,6 +69,9 @@ class METALANE_API Device {
   const std::string& name() const noexcept;
   KernelChoice kernels() const noexcept;
   const CheckOptions& check() const noexcept;
+  DeviceInfo info() const;
+  // Bytes of device-visible memory that it holds now; on Metal those of everybody in the process.
+  std::uint64_t allocated_bytes() const;
 
   Buffer zeros(const Shape& shape, DType dtype) const;
   Buffer empty(const Shape& shape, DType dtype) const;

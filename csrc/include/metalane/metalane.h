@@ -13,6 +13,7 @@
 #include <metalane/graph.h>
 #include <metalane/kernel.h>
 #include <metalane/launch.h>
+#include <metalane/metal.h>
 #include <metalane/ops/dequantize.h>
 #include <metalane/ops/dflash2_selector.h>
 #include <metalane/ops/embedding_ggml.h>

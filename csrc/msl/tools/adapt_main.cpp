@@ -1,7 +1,9 @@
-// metalane-adapt: lists the kernels of a .metal file, or writes their modules as C++ (a build-time tool).
+// metalane-adapt: lists the kernels of a .metal file, writes their modules as C++, or the one text that
+// Metal's compiler is given for it (a build-time tool).
 //
 //   metalane-adapt list FILE [-I name=path]...
 //   metalane-adapt module --family F --out OUT.cpp FILE [-I name=path]...
+//   metalane-adapt metal --family F --out OUT.metal FILE [-I name=path]...
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -12,13 +14,15 @@
 #include <vector>
 
 #include "msl/family.h"
+#include "msl/metal_text.h"
 #include "msl/msl.h"
 
 namespace {
 
 constexpr const char* usage =
     "usage: metalane-adapt list FILE [-I name=path]...\n"
-    "       metalane-adapt module --family F --out OUT.cpp FILE [-I name=path]...\n";
+    "       metalane-adapt module --family F --out OUT.cpp FILE [-I name=path]...\n"
+    "       metalane-adapt metal --family F --out OUT.metal FILE [-I name=path]...\n";
 
 struct Options {
   std::string command, file, family, out;
@@ -56,21 +60,29 @@ Options parse(const std::vector<std::string>& arguments) {
       throw std::invalid_argument("unexpected argument " + argument);
     }
   }
-  const bool module = options.command == "module" && !options.family.empty() && !options.out.empty();
-  if (options.file.empty() || (options.command != "list" && !module))
-    throw std::invalid_argument("missing arguments");
+  const bool writes = options.command == "module" || options.command == "metal";
+  const bool complete = writes ? !options.family.empty() && !options.out.empty() : options.command == "list";
+  if (options.file.empty() || !complete) throw std::invalid_argument("missing arguments");
   return options;
 }
 
 void run(const Options& options) {
-  const std::string name = std::filesystem::path(options.file).filename().string();
-  const auto program = metalane::msl::Program::read(name, read_file(options.file), options.headers);
-  if (options.command == "list") {
-    for (const auto& kernel : program->kernels()) std::printf("%s\n", kernel.name.c_str());
-    return;
+  const std::string source = read_file(options.file);
+  std::string text;
+  if (options.command == "metal") {
+    // As the registry names it.
+    text = metalane::msl::metal_text(options.family, source, options.headers, metalane::MathMode::safe);
+  } else {
+    const std::string name = std::filesystem::path(options.file).filename().string();
+    const auto program = metalane::msl::Program::read(name, source, options.headers);
+    if (options.command == "list") {
+      for (const auto& kernel : program->kernels()) std::printf("%s\n", kernel.name.c_str());
+      return;
+    }
+    text = metalane::msl::adapt_family(*program, options.family);
   }
   std::ofstream out(options.out, std::ios::binary | std::ios::trunc);
-  out << metalane::msl::adapt_family(*program, options.family);
+  out << text;
   out.close();
   if (!out) throw std::runtime_error(options.out + ": cannot be written");
 }

@@ -1,0 +1,16 @@
+// Where archives of pipelines lie: the folder of compiled kernels, in plain C++, which may catch.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace metalane::metal {
+
+// Empty where there is no folder that is the user's alone.
+std::filesystem::path archive_path(const std::string& key);
+// A name in the same folder, for a file that becomes `path`.
+std::filesystem::path scratch_path(const std::filesystem::path& path);
+// Puts the file at `scratch` in the place of `path` and trims the folder; without a scratch file, nothing.
+void publish(const std::filesystem::path& scratch, const std::filesystem::path& path);
+
+}  // namespace metalane::metal
