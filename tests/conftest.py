@@ -86,6 +86,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
     """On the test double of Metal, what it found wrong fails the test; its objects are gone when the last test is."""
     yield
     if DOUBLE:
+        getattr(item, "funcargs", {}).clear()  # the fixtures' values, which pytest lets go after this
         DOUBLE.check(last=nextitem is None and not item.session.testsfailed)
 
 

@@ -207,7 +207,7 @@ class _Parameter:
         if self.writes:
             self.refuse(
                 "memory that the device can write in place (contiguous, and aligned to "
-                f"{max(self.argument.alignment, 1)} bytes, on Metal to a page); "
+                f"{max(self.argument.alignment, 1)} bytes); "
                 "give a buffer (device.from_numpy) and read that",
                 obstacle,
             )

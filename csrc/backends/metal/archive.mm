@@ -39,9 +39,8 @@ std::shared_ptr<Archive> Archive::open(id<MTLDevice> device, const std::string& 
 }
 
 Archive::~Archive() {
-  @autoreleasepool {
-    write();
-  }
+  const AutoreleaseScope scope;
+  write();
 }
 
 Owned<id<MTLComputePipelineState>> Archive::find(id<MTLDevice> device,

@@ -31,18 +31,30 @@ inline std::string text_of(NSError* error) {
   return text.empty() ? "Metal gave no reason" : text;
 }
 
-// Runs `body`, which calls Metal, in an autorelease pool (threads of C++ have none). An Objective-C exception
-// becomes DeviceError; C++ exceptions pass. No C++ exception is caught in Objective-C++: with GCC's runtime,
-// which the test double runs on, a catch clause there does not see them.
+// A scope for what Metal autoreleases; threads of C++ have none. A class, because @autoreleasepool keeps what
+// it holds when a C++ exception passes.
+class AutoreleaseScope {
+ public:
+  AutoreleaseScope() : pool_([[NSAutoreleasePool alloc] init]) {}
+  ~AutoreleaseScope() { [pool_ drain]; }
+  AutoreleaseScope(const AutoreleaseScope&) = delete;
+  AutoreleaseScope& operator=(const AutoreleaseScope&) = delete;
+
+ private:
+  NSAutoreleasePool* pool_;
+};
+
+// Runs `body`, which calls Metal. An Objective-C exception becomes DeviceError; C++ exceptions pass. No C++
+// exception is caught in Objective-C++: with GCC's runtime, which the test double runs on, a catch clause
+// there does not see them.
 template <typename Body>
 auto call_metal(const char* what, Body&& body) {
+  const AutoreleaseScope scope;
   std::string reason;
-  @autoreleasepool {
-    @try {
-      return body();
-    } @catch (NSException* exception) {
-      reason = text_of([exception name]) + ": " + text_of([exception reason]);
-    }
+  @try {
+    return body();
+  } @catch (NSException* exception) {
+    reason = text_of([exception name]) + ": " + text_of([exception reason]);
   }
   throw DeviceError(std::string("metal device: ") + what + ": " + reason);
 }

@@ -210,11 +210,10 @@ std::uint64_t MetalDevice::allocated_bytes() const {
 }
 
 void MetalDevice::release(const backend::Allocation& allocation, bool) noexcept {
-  @autoreleasepool {
-    const id<MTLBuffer> buffer = static_cast<id<MTLBuffer>>(allocation.native);
-    metal_->residency->remove(buffer);
-    [buffer release];
-  }
+  const AutoreleaseScope scope;
+  const id<MTLBuffer> buffer = static_cast<id<MTLBuffer>>(allocation.native);
+  metal_->residency->remove(buffer);
+  [buffer release];
 }
 
 std::vector<KernelSignature> MetalDevice::inspect(const backend::SourceText& source) {
@@ -280,10 +279,9 @@ void MetalDevice::start_gpu_capture(const std::string& path) {
 }
 
 void MetalDevice::stop_gpu_capture() noexcept {
-  @autoreleasepool {
-    MTLCaptureManager* const manager = [MTLCaptureManager sharedCaptureManager];
-    if ([manager isCapturing]) [manager stopCapture];
-  }
+  const AutoreleaseScope scope;
+  MTLCaptureManager* const manager = [MTLCaptureManager sharedCaptureManager];
+  if ([manager isCapturing]) [manager stopCapture];
 }
 
 void MetalDevice::cancel_all() noexcept {
@@ -310,9 +308,8 @@ void MetalDevice::start(const std::shared_ptr<Execution>& execution) {
     [commands encodeSignalEvent:metal_->event.get() value:value];
     const std::shared_ptr<Execution> kept = execution;
     [commands addCompletedHandler:^(id<MTLCommandBuffer> finished) {
-      @autoreleasepool {
-        queue_.ended(kept, completion_of(finished, *kept));
-      }
+      const AutoreleaseScope scope;
+      queue_.ended(kept, completion_of(finished, *kept));
     }];
     execution->signal_value = metal_->last_signal = value;
     [commands commit];
@@ -320,11 +317,10 @@ void MetalDevice::start(const std::shared_ptr<Execution>& execution) {
 }
 
 void MetalDevice::settle(Execution& execution) noexcept {
-  @autoreleasepool {
-    // Failed work may not have signalled, and what came after it would wait for ever.
-    const id<MTLSharedEvent> event = metal_->event.get();
-    if (execution.signal_value > [event signaledValue]) [event setSignaledValue:execution.signal_value];
-  }
+  const AutoreleaseScope scope;
+  // Failed work may not have signalled, and what came after it would wait for ever.
+  const id<MTLSharedEvent> event = metal_->event.get();
+  if (execution.signal_value > [event signaledValue]) [event setSignaledValue:execution.signal_value];
   put_list(std::move(execution.launches));
 }
 
