@@ -60,7 +60,8 @@ CheckedModule::CheckedModule(std::shared_ptr<const LoadedModule> library, const 
     : library_(std::move(library)),
       kernel_(kernel),
       table_(static_cast<const metalane_check_module*>(library_->symbol("metalane_check_v1"))),
-      thread_storage_(reinterpret_cast<const void* (*)()>(library_->symbol("metalane_check_storage"))),
+      thread_storage_(
+          reinterpret_cast<const void* (*)()>(const_cast<void*>(library_->symbol("metalane_check_storage")))),
       instructions_(1),
       waits_(library_->module().site_count) {
   if (table_ == nullptr || thread_storage_ == nullptr || table_->abi_version != METALANE_CHECK_ABI_VERSION) {
