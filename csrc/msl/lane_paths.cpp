@@ -111,6 +111,16 @@ void LanePaths::find_ends() {
   }
 }
 
+bool LanePaths::callee_returns_early(Index kernel) const {
+  return std::any_of(functions_.begin(), functions_.end(), [&](const Function& function) {
+    const std::vector<Event>& events = function.flow.events;
+    if (function.body_begin == unit_.items()[kernel].body.begin || function.flow.returned >= events.size())
+      return false;
+    return std::any_of(events.begin() + static_cast<std::ptrdiff_t>(function.flow.returned), events.end(),
+                       [this](const Event& event) { return waits(event); });
+  });
+}
+
 // A loop needs no element if its lanes come by the last rendezvous in it before each next iteration.
 bool LanePaths::is_kept(const ControlFlow& flow, const Loop& loop) const {
   const auto begin = flow.events.begin() + static_cast<std::ptrdiff_t>(loop.begin);

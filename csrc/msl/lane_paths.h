@@ -42,6 +42,8 @@ class LanePaths {
   // bodies of functions get theirs when they are asked for.
   std::uint32_t rendezvous(Index i) { return number(rendezvous_, i, unit_.at(i).text); }
   std::uint32_t meeting(Index i) { return number(meetings_, i, "simdgroup_barrier"); }
+  // Whether a function other than the kernel has a `return` before a place where lanes may meet.
+  bool callee_returns_early(Index kernel) const;
   // Whether threads keep a path.
   bool kept() const { return !before_.empty(); }
   const Insertions& before() const { return before_; }

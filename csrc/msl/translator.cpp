@@ -163,7 +163,8 @@ void Translator::emit_function(Index index, bool member) {
   emit_range({begin, body});
   head_ = {};
   in_body_ = true;
-  if (index == translation_.kernel && has_simdgroup_barrier_) {
+  // Lanes that return early from what a kernel calls are as good as returned from the kernel.
+  if (index == translation_.kernel && has_simdgroup_barrier_ && !paths_->callee_returns_early(index)) {
     emit_range({body, item.body.end});
     raw(" ::metal::detail::note_end();");
     emit_range({item.body.end, item.tokens.end});

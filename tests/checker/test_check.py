@@ -510,6 +510,17 @@ kernel void in_branch(device const float* x, device float* y, constant uint& n,
     y[t] = s[t / 32 * 32];
   }
 }
+static void body(device const float* x, device float* y, threadgroup float* s, uint n, uint t) {
+  if (t >= n) return;
+  s[t] = x[t];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = s[t / 32 * 32];
+}
+kernel void wrapped(device const float* x, device float* y, constant uint& n,
+                    uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float s[64];
+  body(x, y, s, n, t);
+}
 kernel void mixed(device const float* x, device float* y, uint t [[thread_position_in_threadgroup]]) {
   if (t % 4 == 3) return;
   float sum = x[t];
@@ -529,7 +540,7 @@ def test_lanes_that_returned_are_not_waited_for(listing: metalane.Device, thread
     """And where a whole simdgroup leaves the barrier out, or has fewer lanes, none is missing."""
     kernels = listing.compile(SIMDGROUP_BARRIERS, name="simdgroup.metal")
     x = np.arange(1, 65, dtype=np.float32)
-    for kernel in (kernels.returned, kernels.in_branch):
+    for kernel in (kernels.returned, kernels.wrapped, kernels.in_branch):
         listing.clear_check_report()
         y = listing.zeros(64, np.float32)
         wait(kernel(listing.from_numpy(x), y, n, threads=threads))
