@@ -440,7 +440,9 @@ TEST_CASE(many_launches_leave_nothing_behind) {
   };
   const int64_t alive = metal_double_live_objects(nullptr);
   const long before = settle(warm, alive);
-  CHECK(settle(count, alive) - before < 1024);
+  const long after = settle(count, alive);
+  // AddressSanitizer keeps freed memory for a while.
+  CHECK(after - before < (__has_feature(address_sanitizer) ? 256 << 10 : 1024));
   CHECK_EQ(values_of(data)[0], static_cast<uint32_t>(warm + count));
   EXPECT_NO_VIOLATION();
 }
