@@ -111,8 +111,12 @@ def text_at(data: bytes, offset: int) -> str:
 
 
 def plain_environment() -> dict[str, str]:
-    """For programs of their own: without the sanitizer's runtime that Python may have been given."""
-    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    """For programs of their own: without the sanitizer's runtime and the played system that Python may have."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "LD_PRELOAD" and not name.startswith("METAL_DOUBLE_")
+    }
 
 
 @dataclass(frozen=True)

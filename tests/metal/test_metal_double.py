@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -19,3 +20,11 @@ def test_the_double_behaves(name: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed" in done.stdout
+
+
+def test_the_environment_chooses_the_system() -> None:
+    older = os.environ.get("METAL_DOUBLE_SYSTEM") == "older"
+    assert DOUBLE.system() == (15 if older else 0)
+    DOUBLE.set_system(1)
+    DOUBLE.reset()
+    assert DOUBLE.system() == (15 if older else 0)
