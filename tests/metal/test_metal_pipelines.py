@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +129,26 @@ def test_the_key_says_what_decides() -> None:
     key = device_with_source().registry.pipeline("work::scale").key
     for part in ("name=scale", "source=", "math=safe", "device=metal", "system=", "gpu=", "language=3.2"):
         assert part in key
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_metallib_beside_the_library_stands_in_for_the_source(fits: bool) -> None:
+    text = ml.Device("metal").registry.metal_source("metalane_fill").encode()
+    folder = Path(ml.__file__).parent / "metallib" / "memory"
+    path = folder / f"{hashlib.sha256(text if fits else text + b' ').hexdigest()}.metallib"
+    folder.mkdir(parents=True)
+    try:
+        path.write_bytes(b"MTLB double\n" + text)
+        device = ml.Device("metal", pipeline_archive=False)
+        x = device.zeros(100, ml.uint8)
+        encoder = device.command_encoder()
+        encoder.fill(x, 7)
+        encoder.commit().wait()
+        assert (np.asarray(x) == 7).all()
+        # The double reads its metallibs with options of its own.
+        assert ("languageVersion=3.2" in DOUBLE.last_compilation().decode()) == (not fits)
+    finally:
+        shutil.rmtree(folder.parent)
 
 
 class TestArchive:
