@@ -95,6 +95,10 @@ typedef struct {
 @property(readonly) NSString* reason;
 @end
 
+@interface NSAutoreleasePool : NSObject
+- (void)drain;
+@end
+
 @interface NSProcessInfo : NSObject
 @property(class, readonly) NSProcessInfo* processInfo;
 @property(readonly) NSString* operatingSystemVersionString;
