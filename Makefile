@@ -5,13 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 BUILD := build/dev
+# The Metal backend on the test double of Metal.
+DOUBLE := .venv-double
+CLANG ?= $(firstword $(foreach version,19 18 17 16,$(shell command -v clang++-$(version))))
 JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cpp' 'shaders/*.h' 'tests/cpp/*.h' 'tests/cpp/*.cpp' 'benchmarks/*.cpp' 'csrc/msl/stdlib/*')
+CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.mm' 'shaders/*.h' 'tests/*.h' 'tests/*.cpp' 'tests/*.mm' 'benchmarks/*.cpp' 'csrc/msl/stdlib/*')
 SOURCES = $(shell git ls-files csrc shaders cmake python tests/cpp CMakeLists.txt pyproject.toml)
 
-.PHONY: demo test soak bench lint format clean install
+.PHONY: demo test test-metal-double test-metal-double-older soak bench lint format clean install
 .DELETE_ON_ERROR:
 
 demo: install
@@ -20,6 +23,16 @@ demo: install
 test: install lint
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# On Linux: everything that a Mac would run on its GPU, on the test double. Needs Clang, GNUstep and the blocks runtime
+# (Debian: clang-16 libgnustep-base-dev libblocksruntime-dev).
+test-metal-double: $(DOUBLE)/.installed
+	METALANE_TEST_DEVICES=metal $(DOUBLE)/bin/python -m pytest -n auto --dist loadfile tests/metal tests/ops tests/host
+
+# A system without residency sets, math modes and binary archives, and with small limits.
+test-metal-double-older: $(DOUBLE)/.installed
+	METAL_DOUBLE_SYSTEM=older METALANE_TEST_DEVICES=metal \
+	  $(DOUBLE)/bin/python -m pytest -n auto --dist loadfile tests/metal tests/ops
 
 soak: install
 	METALANE_SOAK=1 $(BIN)/python -m pytest -n auto --dist loadfile
@@ -51,6 +64,19 @@ $(VENV)/.installed: $(VENV)/.tools $(SOURCES)
 	  -C build-dir=$(BUILD) -C cmake.define.METALANE_TESTS=ON
 	touch $@
 
+$(DOUBLE)/.installed: $(DOUBLE)/.tools $(SOURCES) $(shell git ls-files tests/metal/double)
+	$(DOUBLE)/bin/pip install --quiet --no-build-isolation --no-deps --force-reinstall . -C build-dir=build/double \
+	  -C cmake.define.CMAKE_CXX_COMPILER=$(CLANG) -C cmake.define.CMAKE_OBJCXX_COMPILER=$(CLANG) \
+	  -C cmake.define.METALANE_METAL_DOUBLE=ON
+	touch $@
+
+$(DOUBLE)/.tools: pyproject.toml
+	@[ -n "$(CLANG)" ] || { echo "there is no Clang: install clang-16, or set CLANG" >&2; exit 1; }
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/pip install --quiet --group build --group test numpy ml_dtypes
+	touch $@
+
 # An environment of its own: peers to measure against are large, and nothing else needs them.
 $(BENCH)/.installed: $(VENV)/.tools $(SOURCES)
 	$(PYTHON) -m venv $(BENCH)
@@ -75,4 +101,4 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(DOUBLE) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -114,7 +114,7 @@ target_link_libraries(metalane-adapt PRIVATE metalane_adapt_base)
 
 # Kernels of the library stay out of sanitizers, where they would take minutes to build, and are built for one level:
 # their accesses are the checker's business, which knows what each argument may touch.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND NOT METALANE_SANITIZE)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND NOT METALANE_SANITIZE AND NOT METALANE_METAL_DOUBLE)
   set(builtin_levels baseline x86-64-v3 x86-64-v4)
 else()
   set(builtin_levels baseline)

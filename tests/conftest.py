@@ -15,11 +15,6 @@ from metal_double import DOUBLE
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
-# Under AddressSanitizer a wrapper starts Python with the sanitizer's runtime, for whose reservation of memory the
-# compilers that kernels need have no room.
-if WRAPPER := os.environ.get("METALANE_TEST_PYTHON"):
-    sys.executable = WRAPPER
-    os.environ.pop("LD_PRELOAD", None)
 SANITIZED = hasattr(ctypes.CDLL(None), "__asan_init")
 
 

@@ -104,17 +104,21 @@ def devices() -> Iterator[Fact]:
     found = [info for info in _core.devices() if info.kind != "null"]
     if not found:
         yield Fact("devices", "none", "there is no device that runs kernels", True)
+    seen: dict[str, int] = {}
     for info in found:
+        index = seen.get(info.kind, 0)
+        seen[info.kind] = index + 1
+        name = f"{info.kind}:{index}" if index else info.kind
         try:
-            pipeline = Device(info.kind).registry.pipeline("metalane_fill")
+            pipeline = Device(name).registry.pipeline("metalane_fill")
         except Error as error:
-            yield Fact("devices", info.kind, f"{info.name}: {type(error).__name__}: {error}", True)
+            yield Fact("devices", name, f"{info.name}: {type(error).__name__}: {error}", True)
             continue
         limits = (
             f"{pipeline.max_total_threads_per_threadgroup} threads a threadgroup, "
             f"{pipeline.thread_execution_width} a simdgroup"
         )
-        yield Fact("devices", info.kind, f"{info.name}: {limits}")
+        yield Fact("devices", name, f"{info.name}: {limits}")
 
 
 def facts() -> Iterator[Fact]:

@@ -40,14 +40,22 @@ std::uint64_t mapped_bytes(std::uint64_t nbytes) {
   return std::max(page, (nbytes + page - 1) / page * page);
 }
 
-// The modules of the best level that runs here, attached once for all devices.
+// The modules of the best level that runs here and was built (test builds have one), attached once for all
+// devices.
 struct AttachedModules {
   std::map<std::string_view, const metalane_module*> by_kernel;
   AttachedModules() {
     const std::string_view levels[] = {"x86-64-v4", "x86-64-v3", "baseline"};
-    const std::string_view best = *std::find_if(std::begin(levels), std::end(levels), supports_level);
+    const auto usable = [](std::string_view level) {
+      const auto all = builtin_modules();
+      return supports_level(level) &&
+             std::any_of(all.begin(), all.end(),
+                         [level](const BuiltinModule& built) { return built.isa == level; });
+    };
+    const auto best = std::find_if(std::begin(levels), std::end(levels), usable);
+    if (best == std::end(levels)) return;
     for (const BuiltinModule& built : builtin_modules()) {
-      if (built.isa != best) continue;
+      if (built.isa != *best) continue;
       built.module->attach(&module_runtime());
       by_kernel[built.kernel] = built.module;
     }
