@@ -50,8 +50,9 @@ std::shared_ptr<const Library> Libraries::of(const backend::SourceText& source, 
   {
     const std::lock_guard lock(mutex_);
     auto& entries = source.builtin ? builtin_ : others_;
-    if (!source.builtin && entries.size() >= max_entries && !entries.contains(hash)) entries.clear();
-    auto& place = entries[hash + (math == MathMode::safe ? "safe" : "fast")];
+    const std::string key = hash + (math == MathMode::safe ? " safe" : " fast");
+    if (!source.builtin && entries.size() >= max_entries && !entries.contains(key)) entries.clear();
+    auto& place = entries[key];
     if (place == nullptr) place = std::make_shared<Entry>();
     entry = place;
   }
