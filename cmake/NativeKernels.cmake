@@ -1,10 +1,10 @@
 # Native CPU kernels: one file an instruction set, with that set's flags, chosen at run time.
 # GCC 12 warns of the undefined operands in its own AVX-512 header.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  foreach(family dflash2_selector)
+  foreach(family dflash2_selector ggml)
     set_source_files_properties(csrc/backends/cpu/native_${family}_avx2.cpp PROPERTIES COMPILE_OPTIONS
-      "-O3;-mavx2;-mfma")
+      "-O3;-mavx2;-mfma;-mf16c")
     set_source_files_properties(csrc/backends/cpu/native_${family}_avx512.cpp PROPERTIES COMPILE_OPTIONS
-      "-O3;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-Wno-uninitialized;-Wno-maybe-uninitialized")
+      "-O3;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-Wno-uninitialized;-Wno-maybe-uninitialized")
   endforeach()
 endif()

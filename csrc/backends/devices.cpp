@@ -66,7 +66,7 @@ Choice choose(const std::string& name) {
 }  // namespace
 
 Device::Device(const std::string& kind, KernelChoice kernels)
-    : Device(kind, DeviceOptions{kernels, {}, 0, true}) {}
+    : Device(kind, DeviceOptions{kernels, {}, 0, true, {}}) {}
 
 Device::Device(const std::string& kind, const DeviceOptions& options) {
   const auto [backend, index] = choose(kind);
@@ -78,9 +78,12 @@ Device::Device(const std::string& kind, const DeviceOptions& options) {
   if (options.residency_bytes != 0 && std::string_view(backend->kind) != "metal")
     throw ArgumentError("Device", "residency_bytes", "0: residency sets are the Metal device's",
                         std::to_string(options.residency_bytes));
-  state_ = core::DeviceState::create(backend->open({options.kernels, options.check, index,
-                                                    options.residency_bytes, options.pipeline_archive}),
-                                     options, index);
+  if (!options.isa.empty() && std::string_view(backend->kind) != "cpu")
+    throw ArgumentError("Device", "isa", "nothing: instruction sets are the CPU device's", backend->kind);
+  state_ =
+      core::DeviceState::create(backend->open({options.kernels, options.check, index, options.residency_bytes,
+                                               options.pipeline_archive, options.isa}),
+                                options, index);
 }
 
 std::vector<DeviceInfo> devices() {

@@ -165,12 +165,13 @@ void bind_device(nb::module_& module) {
       .def(
           "__init__",
           [](nb::pointer_and_handle<Device> self, nb::handle kind, nb::handle kernels, nb::handle check,
-             nb::handle reports, nb::handle residency_bytes, nb::handle pipeline_archive) {
+             nb::handle reports, nb::handle residency_bytes, nb::handle pipeline_archive, nb::handle isa) {
             const std::string name = kind.is_none() ? std::string() : text_from(kind, "Device", "kind");
             DeviceOptions options;
             options.kernels = choice_from(text_from(kernels, "Device", "kernels"));
             options.check = check_from(check, reports);
             options.residency_bytes = u64_from(residency_bytes, "Device", "residency_bytes");
+            if (!isa.is_none()) options.isa = text_from(isa, "Device", "isa");
             options.pipeline_archive = flag_from(pipeline_archive, "Device", "pipeline_archive");
             const nb::object session =
                 check.is_none() ? check_session_of(name, choice_name(options.kernels)) : nb::none();
@@ -184,11 +185,13 @@ void bind_device(nb::module_& module) {
           },
           "kind"_a = nb::none(), "kernels"_a.none() = "auto", nb::kw_only(), "check"_a = nb::none(),
           "reports"_a.none() = "raise", "residency_bytes"_a.none() = 0, "pipeline_archive"_a.none() = true,
+          "isa"_a = nb::none(),
           nb::sig("def __init__(self, kind: str | None = None, "
                   "kernels: typing.Literal['auto', 'native', 'shader'] = 'auto', *, "
                   "check: bool | str | Sequence[str] | None = None, "
                   "reports: typing.Literal['raise', 'list'] = 'raise', residency_bytes: int = 0, "
-                  "pipeline_archive: bool = True) -> None"),
+                  "pipeline_archive: bool = True, "
+                  "isa: typing.Literal['avx512', 'avx2', 'neon', 'baseline'] | None = None) -> None"),
           "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing), with a number for those after "
           "the "
           "first "
@@ -207,8 +210,11 @@ void bind_device(nb::module_& module) {
           "residency_bytes: on the Metal device, allocations stay resident on the GPU while they are this "
           "many bytes in all at most; 0: as the system decides.\n"
           "pipeline_archive: on the Metal device, keep compiled pipelines on disk, in the folder of "
-          "metalane.cpu.set_kernel_cache.\n\n"
-          "Raises DeviceError where there is no such device.")
+          "metalane.cpu.set_kernel_cache.\n"
+          "isa: the instruction set that the CPU device's built-in kernels use at most; None: the best that "
+          "the processor has.\n\n"
+          "Raises DeviceError where there is no such device, ArgumentError for an instruction set that the "
+          "processor lacks.")
       .def_prop_ro("kind", &Device::kind)
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("kernels", [](const Device& self) { return choice_name(self.kernels()); })

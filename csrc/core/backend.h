@@ -181,8 +181,9 @@ struct OpenOptions {
   KernelChoice kernels = KernelChoice::automatic;
   CheckOptions check;
   std::uint32_t index = 0;            // which of the kind's devices
-  std::uint64_t residency_bytes = 0;  // DeviceOptions says what these two are
+  std::uint64_t residency_bytes = 0;  // DeviceOptions says what these are
   bool pipeline_archive = true;
+  std::string isa;
 };
 
 // Opens the device of a kind; throws DeviceError. One function a backend, listed in backends/devices.cpp.

@@ -40,37 +40,33 @@ std::uint64_t mapped_bytes(std::uint64_t nbytes) {
   return std::max(page, (nbytes + page - 1) / page * page);
 }
 
-// The modules of the best level that runs here and was built (test builds have one), attached once for all
-// devices.
+// The modules of the levels that run here, by level and kernel; attached once for all devices.
 struct AttachedModules {
-  std::map<std::string_view, const metalane_module*> by_kernel;
+  std::map<std::pair<std::string_view, std::string_view>, const metalane_module*> by_kernel;
   AttachedModules() {
-    const std::string_view levels[] = {"x86-64-v4", "x86-64-v3", "baseline"};
-    const auto usable = [](std::string_view level) {
-      const auto all = builtin_modules();
-      return supports_level(level) &&
-             std::any_of(all.begin(), all.end(),
-                         [level](const BuiltinModule& built) { return built.isa == level; });
-    };
-    const auto best = std::find_if(std::begin(levels), std::end(levels), usable);
-    if (best == std::end(levels)) return;
     for (const BuiltinModule& built : builtin_modules()) {
-      if (built.isa != *best) continue;
+      if (!supports_level(built.isa)) continue;
       built.module->attach(&module_runtime());
-      by_kernel[built.kernel] = built.module;
+      by_kernel[{built.isa, built.kernel}] = built.module;
     }
   }
 };
 
-const metalane_module* find_builtin_module(const std::string& kernel) {
+// Of the best level up to an instruction set that was built: test builds have one.
+const metalane_module* find_builtin_module(const std::string& kernel, Isa isa) {
   static const AttachedModules modules;
-  const auto found = modules.by_kernel.find(kernel);
-  return found != modules.by_kernel.end() ? found->second : nullptr;
+  for (const Isa level : {Isa::avx512, Isa::avx2, Isa::baseline}) {
+    if (level > isa) continue;
+    const auto found = modules.by_kernel.find({level_of(level), kernel});
+    if (found != modules.by_kernel.end()) return found->second;
+  }
+  return nullptr;
 }
 
-const NativeKernel* find_native_kernel(const std::string& kernel) {
+// The best one up to an instruction set.
+const NativeKernel* find_native_kernel(const std::string& kernel, Isa isa) {
   for (const NativeKernel& native : native_kernels()) {
-    if (kernel == native.name && supports(native.isa)) return &native;
+    if (kernel == native.name && native.isa <= isa && supports(native.isa)) return &native;
   }
   return nullptr;
 }
@@ -178,7 +174,9 @@ std::shared_ptr<backend::Device> open_device(const backend::OpenOptions& options
 }
 
 CpuDevice::CpuDevice(const backend::OpenOptions& options)
-    : kernels_(options.kernels), fork_generation_(core::fork_generation()) {
+    : kernels_(options.kernels),
+      isa_(options.isa.empty() ? best_isa() : isa_from(options.isa)),
+      fork_generation_(core::fork_generation()) {
   const unsigned chosen = chosen_thread_count.load();
   if (options.check.any() && !has_checker) {
     throw DeviceError("Device: check: the checker runs on Linux; this system lacks what it needs");
@@ -304,10 +302,10 @@ void CpuDevice::choose_code(CpuPipeline& pipeline, const backend::CompileRequest
                             const msl::Program& program) const {
   const std::string& kernel = request.function;
   if (checker_ == nullptr && request.source->builtin && request.constants.empty()) {
-    if (kernels_ != KernelChoice::shader) pipeline.native = find_native_kernel(kernel);
+    if (kernels_ != KernelChoice::shader) pipeline.native = find_native_kernel(kernel, isa_);
     if (pipeline.native != nullptr) return;
     // Compiled for safe math, which fast math permits.
-    if (kernels_ != KernelChoice::native) pipeline.module = find_builtin_module(kernel);
+    if (kernels_ != KernelChoice::native) pipeline.module = find_builtin_module(kernel, isa_);
   }
   if (kernels_ == KernelChoice::native) {
     throw CompileError(kernel, "kernel '" + kernel +

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cpu/cpu_pipeline.h"
+#include "backends/cpu/instruction_set.h"
 #include "backends/cpu/worker_pool.h"
 #include "core/backend.h"
 #include "msl/program_cache.h"
@@ -45,6 +46,7 @@ class CpuDevice final : public backend::Device {
                    const msl::Program& program) const;
 
   const KernelChoice kernels_;
+  const Isa isa_;
   const std::uint64_t fork_generation_;
   backend::Capabilities capabilities_;
   std::atomic<std::uint64_t> allocated_bytes_{0};

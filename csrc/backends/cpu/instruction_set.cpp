@@ -1,9 +1,13 @@
 // Reads the processor's features: by CPUID on x86-64, from the auxiliary vector or by sysctl on arm64.
 #include "backends/cpu/instruction_set.h"
 
+#include <metalane/error.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -15,6 +19,13 @@
 
 namespace metalane::cpu {
 namespace {
+
+struct IsaName {
+  Isa isa;
+  const char* name;
+};
+constexpr IsaName isas[] = {
+    {Isa::baseline, "baseline"}, {Isa::neon, "neon"}, {Isa::avx2, "avx2"}, {Isa::avx512, "avx512"}};
 
 #if defined(__x86_64__)
 struct Leaf {
@@ -83,12 +94,38 @@ bool supports(Isa isa) {
   switch (isa) {
     case Isa::baseline:
       return true;
+    case Isa::neon:
+#if defined(__aarch64__)
+      return true;
+#else
+      return false;
+#endif
     case Isa::avx2:
       return supports_level("x86-64-v3");
     case Isa::avx512:
       return supports_level("x86-64-v4");
   }
   return false;
+}
+
+Isa best_isa() {
+  return std::find_if(std::rbegin(isas), std::rend(isas),
+                      [](const IsaName& one) { return supports(one.isa); })
+      ->isa;
+}
+
+Isa isa_from(const std::string& name) {
+  std::string here;
+  for (const IsaName& one : isas) {
+    if (!supports(one.isa)) continue;
+    if (name == one.name) return one.isa;
+    here += (here.empty() ? "" : ", ") + std::string(one.name);
+  }
+  throw ArgumentError("Device", "isa", "one that this processor has: " + here, "\"" + name + "\"");
+}
+
+std::string_view level_of(Isa isa) {
+  return isa == Isa::avx512 ? "x86-64-v4" : isa == Isa::avx2 ? "x86-64-v3" : "baseline";
 }
 
 const std::string& instruction_set_id() {

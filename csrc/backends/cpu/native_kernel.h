@@ -9,7 +9,12 @@
 
 namespace metalane::cpu {
 
-enum class Isa : std::uint8_t { baseline, avx2, avx512 };  // what a variant needs; baseline runs everywhere
+enum class Isa : std::uint8_t {
+  baseline,
+  neon,
+  avx2,
+  avx512
+};  // what a variant needs; baseline runs everywhere
 
 // One launch as a native kernel sees it: `buffer(i)` is what is bound at [[buffer(i)]] (bytes included).
 struct NativeLaunch {

@@ -49,6 +49,9 @@ struct DeviceOptions {
   std::uint64_t residency_bytes = 0;
   // Metal's: compiled pipelines are kept on disk, in the folder of cpu::set_kernel_cache.
   bool pipeline_archive = true;
+  // The CPU's: the instruction set that its built-in kernels use at most, one of cpu::instruction_sets();
+  // empty for the best.
+  std::string isa;
 };
 
 // A device of its own queue, registry and pipelines; two in one process are independent. Cheap to copy,
