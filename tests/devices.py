@@ -15,6 +15,21 @@ if unknown := set(KINDS) - set(FOUND):
     raise ValueError(f"METALANE_TEST_DEVICES: expected some of {', '.join(FOUND)}, got {', '.join(unknown)}")
 
 
+def ggml_devices() -> list[object]:
+    """Parameters (kind, kernels, isa): the CPU with shaders and with each instruction set, other devices once."""
+    cpu = [("shader", None), *(("auto", isa) for isa in metalane.cpu.instruction_sets())]
+    return [
+        pytest.param((kind, kernels, isa), id=f"{kind}-{isa or kernels}" if kind == "cpu" else kind)
+        for kind in KINDS
+        for kernels, isa in (cpu if kind == "cpu" else [("auto", None)])
+    ]
+
+
+def open_device(parameter: tuple[str, str, str | None]) -> metalane.Device:
+    kind, kernels, isa = parameter
+    return metalane.Device(kind, kernels, isa=isa)
+
+
 def operator_devices(*cpu_kernels: str) -> list[object]:
     """Parameters (kind, kernels) of a fixture: the CPU with each choice of kernels, other devices once."""
     return [

@@ -43,6 +43,8 @@ void bind_cpu(nb::module_& module) {
       "set_thread_count", &set_thread_count, "count"_a.none(),
       nb::sig("def set_thread_count(count: int) -> None"),
       "Worker threads of CPU devices opened from now on; 0: one a processor that the process may use.");
+  module.def("instruction_sets", &cpu::instruction_sets,
+             "What `isa` of a CPU Device may name on this processor, the best first.");
   module.def("set_kernel_cache", &set_kernel_cache, "directory"_a.none() = nb::none(),
              "limit_bytes"_a.none() = std::uint64_t{1} << 30,
              nb::sig("def set_kernel_cache(directory: str | os.PathLike[str] | None = None, "

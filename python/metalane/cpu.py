@@ -1,10 +1,11 @@
-"""Process-wide settings of the CPU device: its threads, and the disk cache of kernels compiled at run time."""
+"""Process-wide settings of the CPU device: threads, the disk cache of compiled kernels; and its instruction sets."""
 
 from __future__ import annotations
 
 from ._core import (
     KernelCacheInfo,
     clear_kernel_cache,
+    instruction_sets,
     kernel_cache_info,
     prune_kernel_cache,
     set_kernel_cache,
@@ -14,6 +15,7 @@ from ._core import (
 __all__ = [
     "KernelCacheInfo",
     "clear_kernel_cache",
+    "instruction_sets",
     "kernel_cache_info",
     "prune_kernel_cache",
     "set_kernel_cache",

@@ -174,6 +174,21 @@ def test_odd_arguments_are_refused() -> None:
     assert cpu.kernel_cache_info().limit_bytes == 1 << 30
 
 
+def test_instruction_sets_that_the_processor_lacks_are_refused() -> None:
+    names = cpu.instruction_sets()
+    assert names[-1] == "baseline"
+    for name in names:
+        metalane.Device("cpu", isa=name)
+    lacking = "neon" if "neon" not in names else "avx2"
+    for name in (lacking, "sse"):
+        with pytest.raises(metalane.ArgumentError, match=f"isa: expected .*{', '.join(reversed(names))}"):
+            metalane.Device("cpu", isa=name)
+    with pytest.raises(metalane.DTypeError, match="isa"):
+        metalane.Device("cpu", isa=2)
+    with pytest.raises(metalane.ArgumentError, match="isa"):
+        metalane.Device("null", isa="baseline")
+
+
 def test_spoilt_headers_are_written_anew(cache: Path) -> None:
     assert run_increment() == [1, 1, 1]
     for header in cache.glob("include-*/**/*"):

@@ -21,6 +21,7 @@ from ops.ggml_case import (
 from ops.guarded import at_page_end
 
 import metalane
+from devices import ggml_devices, open_device
 from metalane.ops import ggml
 
 ROWS = [1, 2, 7, 8, 10, 17, 31, 33, 96]
@@ -28,9 +29,9 @@ INPUTS = [*range(1, 10), 31, 32, 33, 65]
 ALGORITHMS = ["mv", "mm", "mm_simd"]
 
 
-@pytest.fixture(scope="module")
-def device(device_kind: str) -> metalane.Device:
-    return metalane.Device(device_kind, "shader")
+@pytest.fixture(scope="module", params=ggml_devices())
+def device(request: pytest.FixtureRequest) -> metalane.Device:
+    return open_device(request.param)
 
 
 def multiply(
@@ -279,3 +280,15 @@ def test_a_call_that_fails_records_nothing(device: metalane.Device) -> None:
         )
     assert encoder.launches == 0
     encoder.discard()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_is_left_of_the_product_before(device: metalane.Device, algorithm: str) -> None:
+    """Rows that end within 16 elements, after rows of NaN that went through the same scratch memory."""
+    nans = np.full((64, 256 * 4), 0xFF, np.uint8)
+    x = np.ones((33, 256), np.float32)
+    assert np.isnan(multiply(device, x, nans, "F32", algorithm)).all()
+    for k in (1, 7, 15, 17, 31, 33, 1023, 1024, 1025, 2071):
+        weights = (np.arange(64 * k) % 7).astype(np.float32).reshape(64, k)
+        got = multiply(device, np.ones((33, k), np.float32), weights.view(np.uint8), "F32", algorithm)
+        np.testing.assert_array_equal(got, np.broadcast_to(weights.sum(1, dtype=np.float64), (33, 64)))

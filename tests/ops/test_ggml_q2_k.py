@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metalane
-from devices import operator_devices
+from devices import ggml_devices, open_device
 from metalane.ops import ggml
 
 QK_K = 256
@@ -18,9 +18,9 @@ BLOCK_BYTES = 84
 Q2_K = metalane.GgmlType.Q2_K
 
 
-@pytest.fixture(scope="module", params=operator_devices("auto", "shader"))
+@pytest.fixture(scope="module", params=ggml_devices())
 def device(request: pytest.FixtureRequest) -> metalane.Device:
-    return metalane.Device(*request.param)
+    return open_device(request.param)
 
 
 def block(seed: int) -> bytes:

@@ -22,6 +22,7 @@ from ops.ggml_case import (
 from ops.guarded import at_page_end
 
 import metalane
+from devices import ggml_devices, open_device
 from metalane.ops import ggml
 
 OPERATORS = ["mv", "mm_simd", "pooled", "slotted"]
@@ -30,9 +31,9 @@ kernel void write_ids(device const uint* x, device uint* ids, uint i [[thread_po
 """
 
 
-@pytest.fixture(scope="module")
-def device(device_kind: str) -> metalane.Device:
-    return metalane.Device(device_kind, "shader")
+@pytest.fixture(scope="module", params=ggml_devices())
+def device(request: pytest.FixtureRequest) -> metalane.Device:
+    return open_device(request.param)
 
 
 class Routed:

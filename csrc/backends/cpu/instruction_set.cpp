@@ -1,6 +1,7 @@
 // Reads the processor's features: by CPUID on x86-64, from the auxiliary vector or by sysctl on arm64.
 #include "backends/cpu/instruction_set.h"
 
+#include <metalane/cpu.h>
 #include <metalane/error.h>
 
 #include <algorithm>
@@ -112,6 +113,14 @@ Isa best_isa() {
   return std::find_if(std::rbegin(isas), std::rend(isas),
                       [](const IsaName& one) { return supports(one.isa); })
       ->isa;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (auto one = std::rbegin(isas); one != std::rend(isas); ++one) {
+    if (supports(one->isa)) names.emplace_back(one->name);
+  }
+  return names;
 }
 
 Isa isa_from(const std::string& name) {

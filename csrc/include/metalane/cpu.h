@@ -1,16 +1,21 @@
-// Settings of the CPU device that are process-wide: its threads, and the disk cache of compiled kernels.
+// What is the same for all CPU devices of a process: threads, the processor's instruction sets, and the disk cache of
+// compiled kernels.
 #pragma once
 
 #include <metalane/export.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace metalane::cpu {
 
 // Worker threads of CPU devices opened from now on; 0, the default: one a processor that the process may use.
 // Throws ArgumentError above 4,096.
 METALANE_API void set_thread_count(std::uint64_t count);
+
+// What DeviceOptions::isa may name on this processor, the best first.
+METALANE_API std::vector<std::string> instruction_sets();
 
 struct KernelCacheInfo {
   std::string directory;
