@@ -1,6 +1,5 @@
 // Process-wide settings of the CPU device: its threads, and the disk cache of compiled kernels.
 #include <metalane/cpu.h>
-
 #include <nanobind/stl/vector.h>
 
 #include "bindings/checked_arguments.h"

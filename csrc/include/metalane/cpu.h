@@ -1,5 +1,5 @@
-// What is the same for all CPU devices of a process: threads, the processor's instruction sets, and the disk cache of
-// compiled kernels.
+// What is the same for all CPU devices of a process: threads, the processor's instruction sets, and the disk
+// cache of compiled kernels.
 #pragma once
 
 #include <metalane/export.h>
