@@ -2,6 +2,8 @@
 
 Interpreters are looked for as python3.10 to python3.14 on PATH and below ~/.pyenv/versions. One wheel serves all
 from 3.12 on (stable ABI); 3.10 and 3.11 get their own. Not part of `make test`: .ci/run runs it.
+
+The wheels share a build tree, in which only the extension module is compiled again for each.
 """
 
 from __future__ import annotations
@@ -9,12 +11,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TOOLS = Path(sys.executable).parent  # cmake and ninja of the environment that runs the tests
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 STABLE_FROM = (3, 12)
@@ -64,8 +75,8 @@ def say_which(request: pytest.FixtureRequest) -> None:
               f"not on this machine: {', '.join(missing) or 'none'}")  # fmt: skip
 
 
-def run(*arguments: object) -> str:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+def run(*arguments: object, variables: Mapping[str, str] = MappingProxyType({})) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | variables
     done = subprocess.run(
         [str(a) for a in arguments], cwd=ROOT, capture_output=True, text=True, env=environment
     )
@@ -74,11 +85,22 @@ def run(*arguments: object) -> str:
 
 
 @cache
+def build_system(folder: Path) -> Path:
+    """What pyproject.toml asks for to build, pure Python, in one place for all interpreters; for the oldest of them."""
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    place = folder / "build system"
+    run(FOUND[min(FOUND, key=number)], "-m", "pip", "install", "--quiet", "--target", place, *required)
+    return place
+
+
+@cache
 def wheel(version: str, folder: Path) -> Path:
-    """Built in isolation, from nothing (scikit-build-core clears a build folder of another environment)."""
+    # scikit-build-core keeps a build tree as long as it is called from the same place.
     made_in = folder / version
-    run(FOUND[version], "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", made_in,
-        f"--config-settings=build-dir={folder / f'build-{version}'}", ROOT)  # fmt: skip
+    run(FOUND[version], "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", made_in,
+        f"--config-settings=build-dir={folder / 'build'}", ROOT,
+        variables={"PYTHONPATH": str(build_system(folder)),
+                   "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"})  # fmt: skip
     (made,) = made_in.glob("*.whl")
     return made
 
