@@ -75,7 +75,7 @@ $(DOUBLE)/.tools: pyproject.toml
 	@[ -n "$(CLANG)" ] || { echo "there is no Clang: install clang-16, or set CLANG" >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(@D)/bin/pip install --quiet --group build --group test numpy ml_dtypes
+	$(@D)/bin/pip install --quiet --group build --group lint --group test numpy ml_dtypes
 	touch $@
 
 # An environment of its own: peers to measure against are large, and nothing else needs them.
