@@ -1,6 +1,7 @@
 """The package for macOS on arm64, cross-compiled: C++ compiles and links, the Metal backend fits Apple's Objective-C.
 
-Nothing runs. Needs the dependency group `macos` and the build of `make test`; .ci/run runs it.
+Nothing runs. Needs the dependency group `macos` and the build of `make test`; .ci/run runs it, with pytest-xdist's
+`--dist loadgroup` where there are several processes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import nanobind
@@ -25,7 +27,7 @@ TARGET = "aarch64-macos.13.0"
 VERSION = ".".join(metalane.__version__.split(".")[:2])
 BINDINGS = sorted(path.name for path in (ROOT / "csrc/bindings").glob("*.cpp"))
 METAL = sorted(path.name for path in (ROOT / "csrc/backends/metal").glob("*.mm"))
-INCLUDES = ["-Icsrc", "-Icsrc/include", f"-I{BUILD}/generated/include", "-DMETALANE_BUILDING"]
+INCLUDES = ["-Icsrc", "-Icsrc/include", "-Ibuild/dev/generated/include", "-DMETALANE_BUILDING"]
 CXX = [
     ZIG,
     "c++",
@@ -51,7 +53,12 @@ def succeed(*arguments: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="session", autouse=True)
+def of_linked(test: Callable[[], None]) -> Callable[[], None]:
+    """Marks what looks at the library and the programs: one process builds them while another compiles single files."""
+    return pytest.mark.xdist_group("linked")(pytest.mark.usefixtures("built")(test))
+
+
+@pytest.fixture(scope="session")
 def built() -> None:
     tools = Path(sys.executable).parent
     adapt = os.environ.get("METALANE_ADAPT", ROOT / "build/dev/metalane-adapt")
@@ -63,6 +70,7 @@ def built() -> None:
     succeed(tools / "cmake", "--build", BUILD)
 
 
+@of_linked
 def test_the_library_is_found_beside_what_needs_it() -> None:
     library = mach_o.read(BUILD / f"libmetalane.{VERSION}.dylib")
     assert (library.processor, library.kind) == (mach_o.ARM64, mach_o.DYLIB)
@@ -70,10 +78,12 @@ def test_the_library_is_found_beside_what_needs_it() -> None:
     assert library.minimum_macos == (13, 0)
 
 
+@of_linked
 def test_the_library_needs_nothing_but_the_system() -> None:
     assert mach_o.read(BUILD / f"libmetalane.{VERSION}.dylib").libraries == ["/usr/lib/libSystem.B.dylib"]
 
 
+@of_linked
 def test_only_the_interface_is_exported() -> None:
     symbols = mach_o.read(BUILD / f"libmetalane.{VERSION}.dylib").symbols.values()
     exported = {symbol.name for symbol in symbols if symbol.exported}
@@ -87,6 +97,7 @@ def test_only_the_interface_is_exported() -> None:
     assert foreign == set()
 
 
+@of_linked
 def test_the_linker_keeps_the_context_switch_in_one_piece() -> None:
     """`resume` is reached by running out of `switch`; a linker may move what begins at other symbols."""
     (path,) = BUILD.rglob("fiber_switch.cpp.o")
@@ -102,6 +113,7 @@ def test_the_linker_keeps_the_context_switch_in_one_piece() -> None:
     assert apart == [14 * 4, 14 * 4]
 
 
+@of_linked
 def test_every_test_program_links() -> None:
     names = [path.stem for path in (ROOT / "tests/cpp").glob("test_*.cpp")]
     assert names
