@@ -8,3 +8,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
       "-O3;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-Wno-uninitialized;-Wno-maybe-uninitialized")
   endforeach()
 endif()
+
+# The GGML kernels' templates take minutes a file with sanitizers: like the kernels compiled from shaders, they go without.
+if(METALANE_SANITIZE)
+  file(GLOB ggml_kernels csrc/backends/cpu/native_ggml_*.cpp)
+  set_property(SOURCE ${ggml_kernels} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all)
+endif()
