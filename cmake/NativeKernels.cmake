@@ -12,5 +12,5 @@ endif()
 # The GGML kernels' templates take minutes a file with sanitizers: like the kernels compiled from shaders, they go without.
 if(METALANE_SANITIZE)
   file(GLOB ggml_kernels csrc/backends/cpu/native_ggml_*.cpp)
-  set_property(SOURCE ${ggml_kernels} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all)
+  set_property(SOURCE ${ggml_kernels} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all -O1 -g0)
 endif()
