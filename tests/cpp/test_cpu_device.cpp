@@ -435,7 +435,8 @@ TEST_CASE(processes_share_the_cache) {
   kept.empty() ? unsetenv("CXX") : setenv("CXX", kept.c_str(), 1);
 }
 
-// ThreadSanitizer refuses new threads in a forked child; with AddressSanitizer such a child hung in one of eight runs.
+// ThreadSanitizer refuses new threads in a forked child; with AddressSanitizer such a child hung in one of
+// eight runs.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE(a_forked_child_gets_one_clear_error_and_may_open_its_own) {
   const auto device = cpu::open_device({});
