@@ -103,7 +103,8 @@ struct Launch {
   std::uint32_t grid[3] = {1, 1, 1};  // threadgroups or threads, by grid_kind
   std::uint32_t threads_per_threadgroup[3] = {1, 1, 1};
   BufferBinding indirect;  // Grid::Kind::indirect: three u32, read when the launch starts. A zero count runs
-                           // nothing; counts that the backend cannot run fail the submission.
+                           // nothing; counts that the backend cannot run fail the submission (but on Metal:
+                           // docs/metal.md).
   std::string_view label;
 };
 

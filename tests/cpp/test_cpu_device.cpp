@@ -59,8 +59,8 @@ kernel void greedy(device float* y [[buffer(0)]], uint i [[thread_position_in_gr
 
 struct TemporaryCache {
   TemporaryCache() {
-    char name[] = "/tmp/metalane-test-XXXXXX";
-    path = mkdtemp(name);
+    path = fs::temp_directory_path() / "metalane-test-XXXXXX";
+    mkdtemp(path.data());
     cpu::set_kernel_cache(path, 1 << 30);
   }
   ~TemporaryCache() {

@@ -3,57 +3,42 @@
 #include "backends/cpu/native_ggml.h"
 
 #include <metalane/params/quantized_matmul_ggml.h>
-#include <metalane/params/quantized_matmul_id_ggml.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "backends/cpu/native_ggml_schedule.h"
 
 namespace metalane::cpu {
 
 namespace {
 
-// A schedule's parts: see quantized_matmul_id_ggml.metal.
-struct Schedule {
-  std::uint32_t n_experts;
-  std::uint64_t routes;
-  std::uint32_t *counts, *first_route, *first_tile, *listed;
-
-  Schedule(const NativeLaunch& launch, int params_slot) {
-    const auto& params = launch.params<GgmlQuantizedMatmulIdParams>(params_slot);
-    n_experts = params.n_experts;
-    routes = std::uint64_t{params.n_tokens} * params.top_k;
-    auto* const words = launch.buffer<std::uint32_t>(1);
-    counts = words + 1;
-    first_route = counts + n_experts + 1;
-    first_tile = first_route + n_experts + 2;
-    listed = first_tile + n_experts + 2;
-  }
-  std::uint64_t words() const { return 6 + 3 * std::uint64_t{n_experts} + routes; }
-};
+using Params = GgmlQuantizedMatmulIdParams;
 
 // Nothing where less is bound than the parameters say. The experts' groups are launched as one.
 std::uint32_t schedule_tasks(const NativeLaunch& launch, int params_slot) {
-  const Schedule schedule(launch, params_slot);
-  const bool bound = launch.sizes[0] / sizeof(std::uint32_t) >= schedule.routes &&
-                     launch.sizes[1] / sizeof(std::uint32_t) >= schedule.words();
-  return bound && launch.grid[0] > schedule.n_experts ? 1 : 0;
+  const auto& params = launch.params<Params>(params_slot);
+  const bool bound =
+      launch.sizes[0] / sizeof(std::uint32_t) >= std::uint64_t{params.n_tokens} * params.top_k &&
+      launch.sizes[1] / sizeof(std::uint32_t) >= schedule_words(params);
+  return bound && launch.grid[0] > params.n_experts ? 1 : 0;
 }
 std::uint32_t count_tasks(const NativeLaunch& launch) { return schedule_tasks(launch, 3); }
 std::uint32_t route_tasks(const NativeLaunch& launch) { return schedule_tasks(launch, 2); }
 
 void count_routes(const NativeLaunch& launch, std::uint32_t) {
-  const Schedule schedule(launch, 3);
+  const Schedule schedule(launch.params<Params>(3), launch.buffer<std::uint32_t>(1));
   const auto* const ids = launch.buffer<const std::uint32_t>(0);
   std::fill_n(schedule.counts, schedule.n_experts + 1, 0u);
-  for (std::uint64_t route = 0; route < schedule.routes; ++route)
+  for (std::uint64_t route = 0; route < schedule.n_routes; ++route)
     ++schedule.counts[std::min(ids[route], schedule.n_experts)];
-  const std::uint32_t out_of_range = schedule.counts[schedule.n_experts];
-  launch.buffer<std::uint32_t>(1)[0] = out_of_range;
-  if (out_of_range != 0) __atomic_fetch_add(launch.buffer<std::uint32_t>(2), out_of_range, __ATOMIC_RELAXED);
+  *schedule.out_of_range = schedule.counts[schedule.n_experts];
+  if (*schedule.out_of_range != 0)
+    __atomic_fetch_add(launch.buffer<std::uint32_t>(2), *schedule.out_of_range, __ATOMIC_RELAXED);
 }
 
 void list_routes(const NativeLaunch& launch, std::uint32_t) {
-  const Schedule schedule(launch, 2);
+  const Schedule schedule(launch.params<Params>(2), launch.buffer<std::uint32_t>(1));
   const auto* const ids = launch.buffer<const std::uint32_t>(0);
   std::uint32_t routes = 0, tiles = 0;
   for (std::uint32_t expert = 0; expert <= schedule.n_experts; ++expert) {
@@ -65,9 +50,9 @@ void list_routes(const NativeLaunch& launch, std::uint32_t) {
   schedule.first_route[schedule.n_experts + 1] = routes;
   schedule.first_tile[schedule.n_experts + 1] = tiles;
   // Each expert's first route stands for the next place while its routes are listed.
-  for (std::uint64_t route = 0; route < schedule.routes; ++route) {
+  for (std::uint64_t route = 0; route < schedule.n_routes; ++route) {
     const std::uint32_t place = schedule.first_route[std::min(ids[route], schedule.n_experts)]++;
-    if (place < schedule.routes) schedule.listed[place] = static_cast<std::uint32_t>(route);
+    if (place < schedule.n_routes) schedule.routes[place] = static_cast<std::uint32_t>(route);
   }
   for (std::uint32_t expert = 0; expert <= schedule.n_experts; ++expert)
     schedule.first_route[expert] -= schedule.counts[expert];

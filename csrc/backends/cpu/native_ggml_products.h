@@ -11,10 +11,10 @@
 
 #include <metalane/params/embedding_ggml.h>
 #include <metalane/params/quantized_matmul_ggml.h>
-#include <metalane/params/quantized_matmul_id_ggml.h>
 
 #include "backends/cpu/native_ggml.h"
 #include "backends/cpu/native_ggml_blocks.h"
+#include "backends/cpu/native_ggml_schedule.h"
 
 namespace metalane::cpu {
 namespace {
@@ -378,9 +378,8 @@ template <class Type, bool slotted>
 struct RoutedMatMat : Routed<Type> {
   explicit RoutedMatMat(const NativeLaunch& launch) : Routed<Type>(launch, 4, GGML_MM_ROWS) {
     const std::uint64_t input_rows = slotted ? this->routes : this->params.n_tokens;
-    const std::uint64_t words = 6 + 3 * std::uint64_t{this->params.n_experts} + this->routes;
     if (!fits(launch.sizes[0], input_rows, std::uint64_t{this->params.k} * sizeof(float)) ||
-        !fits(launch.sizes[2], words, sizeof(std::uint32_t))) {
+        !fits(launch.sizes[2], schedule_words(this->params), sizeof(std::uint32_t))) {
       this->rows = 0;
     }
   }
@@ -393,7 +392,7 @@ std::uint32_t id_mm_tasks(const NativeLaunch& launch) {
   return product.row_pieces() * (product.params.n_experts + 1);
 }
 
-// Task (expert, block of the weight rows). See quantized_matmul_id_ggml.metal for the schedule.
+// Task (expert, block of the weight rows).
 template <class V, class Type, bool slotted>
 void id_mm(const NativeLaunch& launch, std::uint32_t task) {
   const RoutedMatMat<Type, slotted> product(launch);
@@ -401,14 +400,13 @@ void id_mm(const NativeLaunch& launch, std::uint32_t task) {
   const std::uint32_t expert = task / product.row_pieces(),
                       first_row = task % product.row_pieces() * mm_block;
   const std::uint32_t n_rows = least(mm_block, product.rows - first_row);
-  const std::uint32_t* const first_route = launch.buffer<const std::uint32_t>(2) + 2 + params.n_experts;
-  const std::uint32_t* const first_tile = first_route + params.n_experts + 2;
-  if (first_tile[expert] >= launch.grid[1]) return;
-  const std::uint64_t covered = std::uint64_t{launch.grid[1] - first_tile[expert]} * GGML_MM_INPUTS;
-  const std::uint32_t routed = first_route[expert + 1] - first_route[expert];
+  const Schedule schedule(params, launch.buffer<const std::uint32_t>(2));
+  if (schedule.first_tile[expert] >= launch.grid[1]) return;
+  const std::uint64_t covered = std::uint64_t{launch.grid[1] - schedule.first_tile[expert]} * GGML_MM_INPUTS;
+  const std::uint32_t routed = schedule.first_route[expert + 1] - schedule.first_route[expert];
   const std::uint32_t count = covered < routed ? static_cast<std::uint32_t>(covered) : routed;
   if (count == 0) return;
-  const std::uint32_t* const routes = first_tile + params.n_experts + 2 + first_route[expert];
+  const std::uint32_t* const routes = schedule.routes + schedule.first_route[expert];
   float* const output = launch.buffer<float>(3) + first_row;
   if (expert == params.n_experts) {
     for (std::uint32_t i = 0; i < count; ++i) {

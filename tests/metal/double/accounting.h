@@ -100,3 +100,12 @@ void set_error(NSError** error, NSString* domain, NSInteger code, const std::str
     [self destroy];                                                     \
     metal_double::object_died(self, type);                              \
   }
+
+// In an @implementation: the class and its objects have the methods that the played system has.
+#define METAL_DOUBLE_OF_ITS_SYSTEM                                                              \
+  +(BOOL)instancesRespondToSelector : (SEL)selector {                                           \
+    return metal_double::system_answers(selector, [super instancesRespondToSelector:selector]); \
+  }                                                                                             \
+  -(BOOL)respondsToSelector : (SEL)selector {                                                   \
+    return metal_double::system_answers(selector, [super respondsToSelector:selector]);         \
+  }

@@ -132,9 +132,7 @@ bool may_encode(CommandBufferState& state, const char* member) {
 @implementation MetalDoubleCommandBuffer
 METAL_DOUBLE_COUNTED("MTLCommandBuffer")
 @synthesize label = _label;
-- (BOOL)respondsToSelector:(SEL)selector {
-  return system_answers(selector, [super respondsToSelector:selector]);
-}
+METAL_DOUBLE_OF_ITS_SYSTEM
 - (void)destroy {
   CommandBufferState& state = **_state;
   if (!is_committed(state)) {

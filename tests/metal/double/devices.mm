@@ -223,9 +223,7 @@ METAL_DOUBLE_COUNTED("MTLArchitecture")
 @end
 
 @implementation MetalDoubleDevice
-- (BOOL)respondsToSelector:(SEL)selector {
-  return system_answers(selector, [super respondsToSelector:selector]);
-}
+METAL_DOUBLE_OF_ITS_SYSTEM
 - (NSString*)name {
   return _state->index == 0 ? @"Metal test double"
                             : [NSString stringWithFormat:@"Metal test double %u", _state->index];

@@ -33,12 +33,7 @@ METAL_DOUBLE_COUNTED("MTLCompileOptions")
 @synthesize optimizationLevel = _optimizationLevel;
 @synthesize preserveInvariance = _preserveInvariance;
 @synthesize maxTotalThreadsPerThreadgroup = _maxTotalThreadsPerThreadgroup;
-+ (BOOL)instancesRespondToSelector:(SEL)selector {
-  return system_answers(selector, [super instancesRespondToSelector:selector]);
-}
-- (BOOL)respondsToSelector:(SEL)selector {
-  return system_answers(selector, [super respondsToSelector:selector]);
-}
+METAL_DOUBLE_OF_ITS_SYSTEM
 - (id)init {
   self = [super init];
   _fastMathEnabled = YES;

@@ -68,12 +68,7 @@ METAL_DOUBLE_COUNTED("MTLComputePipelineDescriptor")
 @synthesize maxTotalThreadsPerThreadgroup = _maxTotalThreadsPerThreadgroup;
 @synthesize buffers = _buffers;
 @synthesize supportIndirectCommandBuffers = _supportIndirectCommandBuffers;
-+ (BOOL)instancesRespondToSelector:(SEL)selector {
-  return system_answers(selector, [super instancesRespondToSelector:selector]);
-}
-- (BOOL)respondsToSelector:(SEL)selector {
-  return system_answers(selector, [super respondsToSelector:selector]);
-}
+METAL_DOUBLE_OF_ITS_SYSTEM
 - (id)init {
   self = [super init];
   _buffers = [[MTLPipelineBufferDescriptorArray alloc] init];

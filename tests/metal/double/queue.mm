@@ -394,9 +394,7 @@ METAL_DOUBLE_COUNTED("MTLCommandQueueDescriptor")
 @implementation MetalDoubleQueue
 METAL_DOUBLE_COUNTED("MTLCommandQueue")
 @synthesize label = _label;
-- (BOOL)respondsToSelector:(SEL)selector {
-  return system_answers(selector, [super respondsToSelector:selector]);
-}
+METAL_DOUBLE_OF_ITS_SYSTEM
 - (void)destroy {
   delete _state;
   [_label release];

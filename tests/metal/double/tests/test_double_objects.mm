@@ -20,8 +20,8 @@ namespace {
 struct Folder {
   std::string path;
   Folder() {
-    char name[] = "/tmp/metal_double_XXXXXX";
-    path = mkdtemp(name);
+    path = std::filesystem::temp_directory_path() / "metal_double_XXXXXX";
+    mkdtemp(path.data());
   }
   ~Folder() { std::filesystem::remove_all(path); }
   NSURL* url(const char* name) const {
