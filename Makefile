@@ -14,7 +14,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.mm' 'shaders/*.h' 'tests/*.h' 'tests/*.cpp' 'tests/*.mm' 'benchmarks/*.cpp' 'csrc/msl/stdlib/*')
 SOURCES = $(shell git ls-files csrc shaders cmake python tests/cpp CMakeLists.txt pyproject.toml)
 
-.PHONY: demo test test-metal-double test-metal-double-older soak bench lint format clean install
+.PHONY: demo test test-metal-double test-metal-double-older soak bench accuracy lint format clean install
 .DELETE_ON_ERROR:
 
 demo: install
@@ -38,11 +38,13 @@ test-metal-double-older: $(DOUBLE)/.installed
 soak: install
 	METALANE_SOAK=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-bench: $(BENCH)/.installed
-	$(BENCH)/bin/python benchmarks/dispatch.py
-	$(BENCH)/bin/python benchmarks/dflash2_selector.py
-	$(BENCH)/bin/python benchmarks/executor.py
-	$(BENCH)/bin/python benchmarks/checker.py
+# Beside the peers; e.g. `make bench SUBJECTS="mat_vec experts" ONLY=Q4_K QUICK=1`. LLAMA=1 builds llama.cpp (minutes)
+# and measures its ggml, too.
+bench: $(BENCH)/.installed $(if $(LLAMA),$(BENCH)/.llama)
+	$(BENCH)/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') $(SUBJECTS)
+
+# docs/ggml_accuracy.md.
+accuracy: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/ggml_accuracy.py
 
 lint: $(VENV)/.tools install
@@ -79,12 +81,22 @@ $(DOUBLE)/.tools: pyproject.toml
 	touch $@
 
 # An environment of its own: peers to measure against are large, and nothing else needs them.
-$(BENCH)/.installed: $(VENV)/.tools $(SOURCES)
+$(BENCH)/.installed: $(BENCH)/.peers $(SOURCES)
+	$(BENCH)/bin/pip install --quiet --no-build-isolation --no-deps --force-reinstall . -C build-dir=build/bench
+	touch $@
+
+# What cannot be had for a machine is left out of the comparisons.
+$(BENCH)/.peers: $(VENV)/.tools
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BENCH)/bin/pip install --quiet --group build numpy ml_dtypes
-	$(BENCH)/bin/pip install --quiet --group bench || echo "torch is not to be had here: its comparisons are left out"
-	$(BENCH)/bin/pip install --quiet --no-build-isolation --no-deps --force-reinstall . -C build-dir=build/bench
+	$(BENCH)/bin/pip install --quiet --group build --group bench
+	for peer in torch mlx ggml; do \
+	  $(BENCH)/bin/pip install --quiet --group bench-$$peer || echo "$$peer is not to be had here" >&2; \
+	done
+	touch $@
+
+$(BENCH)/.llama: $(BENCH)/.peers
+	$(BENCH)/bin/pip install --quiet --group bench-llama
 	touch $@
 
 $(VENV)/.tools: pyproject.toml

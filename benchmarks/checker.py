@@ -8,10 +8,8 @@ an unchecked one on all.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import harness
 import numpy as np
@@ -45,10 +43,7 @@ def launch(device: metalane.Device, logits: np.ndarray) -> tuple[Callable[[], No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Benchmark of the checker.")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=harness.RESULTS)
-    options = parser.parse_args()
+    options = harness.Options.parse("Benchmark of the checker.", rounds=15)
     logits = np.random.default_rng(0).standard_normal((LANES, ROWS, VOCABULARY)).astype(np.float32)
     unchecked, expected = launch(metalane.Device("cpu", kernels="shader"), logits)
     device = metalane.Device("cpu", check=True)

@@ -9,12 +9,10 @@ median in the same rounds is what every share is a share of.
 
 from __future__ import annotations
 
-import argparse
+import copy
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -25,11 +23,7 @@ import metalane
 sys.path.insert(0, str(harness.HERE.parent / "tests"))
 from ops.oracle import dflash2 as oracle
 
-try:
-    import torch
-except ImportError:
-    torch = None
-
+torch = harness.optional("torch")
 VOCABULARY, LANES, ROWS = 248_320, 4, 16
 SMALL_VOCABULARY = 4096
 ROW_BYTES = 4 * VOCABULARY
@@ -73,6 +67,12 @@ class Ring:
         }
         for kind, row in rows.items():
             self.values[self.first[kind] : self.first[kind] + self.counts[kind]] = row
+
+    def on(self, device: metalane.Device) -> Ring:
+        """The same memory for another device."""
+        other = copy.copy(self)
+        other.buffer = device.wrap(self.values)
+        return other
 
     def slots(self, kind: str) -> Iterator[int]:
         first = self.first[kind]
@@ -147,7 +147,7 @@ def measure_top16(device: metalane.Device, ring: Ring, rounds: int, read: Callab
         def side() -> float:
             rows = ring.values[next(slots["normal"]), 1:]
             seconds = harness.seconds_of(lambda: call(rows))
-            time.sleep(0.01)  # OpenMP's threads spin on, and would slow down who comes next
+            harness.settle()
             return seconds
 
         return side
@@ -253,27 +253,21 @@ def report(top16: harness.Samples, step: harness.Samples) -> tuple[list[str], li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Benchmark of the DFlash2 selector.")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--kernels", default="auto", choices=["auto", "native", "shader"])
-    parser.add_argument("--out", type=Path, default=harness.RESULTS)
-    options = parser.parse_args()
+    options = harness.Options.parse("Benchmark of the DFlash2 selector.", rounds=30)
     harness.check_reader()
-    device = metalane.Device("cpu", kernels=options.kernels)
-    ring = Ring(device, harness.ring_bytes())
+    device = metalane.Device("cpu")
+    ring = Ring(device, options.ring_bytes())
     read = bandwidth_side(4 * READ_BYTES)
     top16 = measure_top16(device, ring, options.rounds, read)
     step = measure_step(device, ring, options.rounds, read)
     body, targets = report(top16, step)
     cases = {
-        "kernels": options.kernels,
         "ring_bytes": ring.buffer.nbytes,
         "read_bytes": READ_BYTES,
         "top16_seconds": harness.spreads(top16),
         "step_seconds": harness.spreads(step),
     }
-    stem = "dflash2_selector" if options.kernels == "auto" else f"dflash2_selector_{options.kernels}"
-    harness.write(stem, f"DFlash2 selector, {device.name}", body, targets, cases, options.out)
+    harness.write("dflash2_selector", f"DFlash2 selector, {device.name}", body, targets, cases, options.out)
 
 
 if __name__ == "__main__":

@@ -9,23 +9,17 @@ handed to a thread.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import harness
 import numpy as np
 
 import metalane
 
-try:
-    import torch
-except ImportError:
-    torch = None
-
+torch = harness.optional("torch")
 SOURCE = """
 #include <metal_stdlib>
 using namespace metal;
@@ -197,10 +191,7 @@ def hazard_curve(rounds: int) -> dict[str, harness.Spread]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Benchmark of calls.")
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--out", type=Path, default=harness.RESULTS)
-    options = parser.parse_args()
+    options = harness.Options.parse("Benchmark of calls.", rounds=300, quick_rounds=20)
     calls = harness.spreads(harness.in_turn(sides(), options.rounds))
     hazards = hazard_curve(max(3, options.rounds // 10))
     bounds = {

@@ -7,7 +7,6 @@ executor.cpp is built with the executor's own sources and measures without Pytho
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -29,15 +28,15 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Benchmark of the CPU executor.")
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--out", type=Path, default=harness.RESULTS)
-    options = parser.parse_args()
+    options = harness.Options.parse("Benchmark of the CPU executor.", rounds=60)
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "executor"
         cpu = ROOT / "csrc/backends/cpu"
         harness.compile_cpp(
-            [harness.HERE / "executor.cpp", cpu / "fiber.cpp", cpu / "threadgroup.cpp"],
+            [
+                harness.HERE / "executor.cpp",
+                *(cpu / name for name in ("fiber.cpp", "fiber_switch.cpp", "pages.cpp", "threadgroup.cpp")),
+            ],
             program,
             *(f"-I{ROOT / folder}" for folder in ("csrc", "csrc/include")),
             "-ffp-contract=off",

@@ -1,27 +1,25 @@
 """Errors of the GGML products against float64, metalane's algorithms beside ggml's own: writes docs/ggml_accuracy.md.
 
+    python benchmarks/ggml_accuracy.py
+
 Weights are blocks of random bits with scales of normal size, inputs are normal; both sides get the same ones.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import ggml
+import ggml_library
+import harness
 import numpy as np
+from products import TYPES, number, random_weight, values_of
 
 import metalane
 from metalane.ops import ggml as products
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests"))
-from ops.ggml_case import number, random_weight, values_of  # noqa: E402
-
 N, K, SEED = 256, 4096, 0
-ALGORITHMS = {"mv": 1, "mm": 33, "mm_simd": 33}  # and how many input rows they get
+SHADERS = {"mv": 1, "mm": 33, "mm_simd": 33}  # and how many input rows they get
+NATIVE = {"mv": 1, "mm": 33}  # mm and mm_simd are one there
 Product = Callable[[np.ndarray, np.ndarray, str], np.ndarray]
 
 
@@ -40,20 +38,12 @@ def by_metalane(device: metalane.Device, algorithm: str) -> Product:
 
 def by_ggml(x: np.ndarray, raw: np.ndarray, name: str) -> np.ndarray:
     """ggml's CPU backend, which rounds inputs to 8 bits for most types."""
-    memory = raw.nbytes + x.nbytes + 4 * N * len(x) + (64 << 20)
-    context = ggml.ggml_init(ggml.ggml_init_params(mem_size=memory, mem_buffer=None, no_alloc=False))
-    weight = ggml.ggml_new_tensor_2d(context, getattr(ggml, f"GGML_TYPE_{name}"), K, N)
-    inputs = ggml.ggml_new_tensor_2d(context, ggml.GGML_TYPE_F32, K, len(x))
-    ctypes.memmove(ggml.ggml_get_data(weight), raw.ctypes.data, raw.nbytes)
-    ctypes.memmove(ggml.ggml_get_data(inputs), x.ctypes.data, x.nbytes)
-    output = ggml.ggml_mul_mat(context, weight, inputs)
-    graph = ggml.ggml_new_graph(context)
-    ggml.ggml_build_forward_expand(graph, output)
-    ggml.ggml_graph_compute_with_ctx(context, graph, 1)
-    result = np.empty((len(x), N), np.float32)
-    ctypes.memmove(result.ctypes.data, ggml.ggml_get_data(output), result.nbytes)
-    ggml.ggml_free(context)
-    return result
+    ggml = ggml_library.Ggml(ggml_library.libraries()["ggml"], harness.THREADS)
+    weight = ggml.tensor(ggml_library.aligned(raw), number(name), (K, N))
+    compute, output = ggml.mul_mat([weight], x)
+    compute()
+    ggml.close()
+    return output
 
 
 def errors(multiply: Product, x: np.ndarray, raw: np.ndarray, name: str) -> tuple[float, float]:
@@ -66,30 +56,31 @@ def errors(multiply: Product, x: np.ndarray, raw: np.ndarray, name: str) -> tupl
 
 
 def main() -> None:
-    device = metalane.Device("cpu", kernels="shader")
+    sides = [
+        (f"{kernels} {algorithm}", m, by_metalane(metalane.Device("cpu", kernels=kernels), algorithm))
+        for kernels, algorithms in (("shader", SHADERS), ("native", NATIVE))
+        for algorithm, m in algorithms.items()
+    ]
+    sides.append(("ggml", 33, by_ggml))
     rng = np.random.default_rng(SEED)
-    columns = " | ".join(f"{name}, m = {m}" for name, m in ALGORITHMS.items())
     lines = [
         "# Accuracy of the GGML products",
         "",
         f"Errors against float64 products of the decoded weights: n = {N}, k = {K}, random blocks, normal inputs, the "
-        "`.metal` shaders on the CPU device. First the largest |error| / sum |w| |x|, for which mat-vec promises 1e-6; "
-        "then the normalised mean squared error, for which mat-mat promises 1e-6. ggml: its CPU backend on the same "
-        "machine, m = 33. Made by `benchmarks/ggml_accuracy.py`.",
+        "`.metal` shaders and the native kernels on the CPU device. First the largest |error| / sum |w| |x|, for which "
+        "mat-vec promises 1e-6; then the normalised mean squared error, for which mat-mat promises 1e-6. ggml: its CPU "
+        "backend on the same machine. Made by `benchmarks/ggml_accuracy.py`.",
         "",
-        f"| type | {columns} | ggml |",
-        "|---" * (len(ALGORITHMS) + 2) + "|",
+        f"| type | {' | '.join(f'{name}, m = {m}' for name, m, _ in sides)} |",
+        "|---" * (len(sides) + 1) + "|",
     ]
-    for info in metalane.ggml_types():
-        if not info.decodes:
-            continue
-        raw = random_weight(rng, info.name, N, K)
+    for name in TYPES:
+        raw = random_weight(rng, name, N, K)
         x = rng.standard_normal((33, K)).astype(np.float32)
-        row = [errors(by_metalane(device, name), x[:m], raw, info.name) for name, m in ALGORITHMS.items()]
-        row.append(errors(by_ggml, x, raw, info.name))
-        lines.append(f"| {info.name} | " + " | ".join(f"{a:.1e}, {b:.1e}" for a, b in row) + " |")
+        row = [errors(multiply, x[:m], raw, name) for _, m, multiply in sides]
+        lines.append(f"| {name} | " + " | ".join(f"{a:.1e}, {b:.1e}" for a, b in row) + " |")
         print(lines[-1], flush=True)
-    (ROOT / "docs" / "ggml_accuracy.md").write_text("\n".join(lines) + "\n")
+    (harness.HERE.parent / "docs" / "ggml_accuracy.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,25 @@
 """What the benchmarks share: the machine, sides measured in turn, statistics, targets, result files.
 
-A case has sides: ours, and its peers. One round runs every side once, so that whatever else the machine does meanwhile
-meets all of them; a ratio is the median over the rounds of the two sides' quotient in one round.
+A subject is one file beside this one, with cases. A case has sides: ours, and its peers. One round runs every side
+once, so that whatever else the machine does meanwhile meets all of them; a ratio is the median over the rounds of the
+two sides' quotient in one round.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import importlib
+import importlib.metadata
 import json
+import math
 import os
 import platform
+import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +29,48 @@ import numpy as np
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+QUICK_RESULTS = HERE.parent / "build" / "bench-quick"
+PEERS = ("ggml-python", "libggml-python", "llama-cpp-python", "torch", "mlx")
 THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of one run of a subject, from its command line."""
+
+    rounds: int
+    quick: bool
+    """For development: few rounds of a few small cases; the figures mean little."""
+    only: re.Pattern[str]
+    out: Path
+
+    @classmethod
+    def parse(cls, description: str, rounds: int, quick_rounds: int = 3) -> Options:
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--rounds", type=int, help=f"measurements of a side (default: {rounds})")
+        parser.add_argument("--quick", action="store_true", help="few rounds of few and small cases")
+        parser.add_argument("--only", default="", metavar="PATTERN", help="cases whose name it is found in")
+        parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results)")
+        given = parser.parse_args()
+        # What means little must not lie where results are.
+        out = given.out or (QUICK_RESULTS if given.quick else RESULTS)
+        return cls(
+            given.rounds or (quick_rounds if given.quick else rounds),
+            given.quick,
+            re.compile(given.only),
+            out,
+        )
+
+    def chosen(self, names: Iterable[str]) -> Iterator[str]:
+        return (name for name in names if self.only.search(name))
+
+    def ring_bytes(self) -> int:
+        """Bytes of inputs to go round in, so that each is cold again: 4 last-level caches, at least 1 GiB, at most a
+        third of the free memory."""
+        if self.quick:
+            return 128 << 20
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return min(max(1 << 30, 4 * last_level_cache_bytes()), free // 3)
 
 
 @dataclass
@@ -40,6 +87,25 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         p10, median, p90 = (float(v) for v in np.percentile(values, [10, 50, 90]))
         return cls(median, p10, p90, float(min(values)), len(values))
+
+
+@dataclass
+class Case:
+    """One case of a subject, as its JSON has it."""
+
+    parameters: dict[str, Any]
+    nbytes: int
+    """That must move between memory and processor."""
+    flops: int
+    seconds: dict[str, Spread]
+    ratios: dict[str, float]
+    """Each other side's time by metalane's: above 1 metalane is faster."""
+    fastest_ggml: str
+    """Whose ratio counts: the fastest build of ggml; empty: none is installed."""
+
+    @property
+    def times_ggml(self) -> float:
+        return self.ratios.get(self.fastest_ggml, math.nan)
 
 
 @dataclass
@@ -89,6 +155,19 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
+def settle() -> None:
+    """Waits until the threads of OpenMP, which spin on behind a call, sleep: they would slow down who comes next."""
+    time.sleep(0.01)
+
+
+def optional(module: str) -> Any:
+    """The module, or None where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
 def compiler() -> str:
     return os.environ.get("CXX", "c++")
 
@@ -99,12 +178,17 @@ def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> None:
     subprocess.run([*command, *map(str, sources), "-o", str(output)], check=True)
 
 
+def _function(name: str) -> Any:
+    """Of <name>.cpp, compiled."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / f"{name}.so"
+        compile_cpp([HERE / f"{name}.cpp"], library, "-shared", "-fPIC")
+        return getattr(ctypes.CDLL(str(library)), name)
+
+
 @cache
 def _reader() -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "read_bandwidth.so"
-        compile_cpp([HERE / "read_bandwidth.cpp"], library, "-shared", "-fPIC")
-        function = ctypes.CDLL(str(library)).read_bandwidth
+    function = _function("read_bandwidth")
     function.argtypes = [
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint, ctypes.POINTER(ctypes.c_double)
     ]  # fmt: skip
@@ -131,6 +215,22 @@ def check_reader() -> None:
         raise SystemExit("read_bandwidth.cpp did not read every byte")
 
 
+def peak_flops() -> float:
+    """Floating-point operations a second, multiplication and addition of floats with all threads: the best of five."""
+    function = _function("peak_arithmetic")
+    function.argtypes = [ctypes.c_uint, ctypes.c_size_t, ctypes.POINTER(ctypes.c_double)]
+    function.restype = ctypes.c_double
+    return max(function(THREADS, 5_000_000, ctypes.byref(ctypes.c_double())) for _ in range(5))
+
+
+def version_of(package: str) -> str:
+    """Empty: it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def last_level_cache_bytes() -> int:
     """Of one processor; 0 where the system does not say."""
     sizes = []
@@ -138,13 +238,6 @@ def last_level_cache_bytes() -> int:
         text = path.read_text().strip()
         sizes.append(int(text[:-1]) << {"K": 10, "M": 20}.get(text[-1], 0))
     return max(sizes, default=0)
-
-
-def ring_bytes() -> int:
-    """Bytes of inputs to go round in, so that each is cold again: 4 last-level caches, at least 1 GiB, at most a third
-    of the free memory."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(max(1 << 30, 4 * last_level_cache_bytes()), free // 3)
 
 
 def machine() -> dict[str, Any]:
@@ -159,6 +252,7 @@ def machine() -> dict[str, Any]:
             [compiler(), "--version"], capture_output=True, text=True, check=True
         ).stdout.splitlines()[0],
         "load_average": os.getloadavg()[0],
+        "peers": ", ".join(f"{name} {version}" for name in PEERS if (version := version_of(name))),
     }
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -191,15 +285,25 @@ def spread_row(name: str, spread: Spread, scale: float, *more: str) -> str:
 
 
 def write(
-    stem: str, title: str, body: Sequence[str], targets: Sequence[Target], cases: dict[str, Any], out: Path
+    stem: str,
+    title: str,
+    body: Sequence[str],
+    targets: Sequence[Target],
+    cases: Any,
+    out: Path,
+    roofs: dict[str, float] | None = None,
 ) -> None:
-    """results/<stem>.json and results/<stem>.md; prints the latter."""
+    """results/<stem>.json and results/<stem>.md; prints the latter.
+
+    `roofs` is what the machine could do at most, in the same run.
+    """
     info = machine()
     out.mkdir(parents=True, exist_ok=True)
     result = {
         "machine": info,
         "targets": [{**asdict(target), "passed": target.passed} for target in targets],
         "cases": cases,
+        "roofs": roofs or {},
     }
     (out / f"{stem}.json").write_text(json.dumps(result, indent=1, default=asdict) + "\n")
     text = [f"# {title}", "", *(f"- {key.replace('_', ' ')}: {value}" for key, value in info.items())]
