@@ -34,6 +34,7 @@ class MetalDouble:
         ("count", ctypes.c_char_p),
         ("set_system", ctypes.c_uint32),
         ("set_device_count", ctypes.c_uint32),
+        ("set_max_buffer_length", ctypes.c_uint64),
         ("set_shuffle_seed", ctypes.c_uint64),
         ("fail_allocations", ctypes.c_uint32, ctypes.c_uint32),
         ("fail_command_buffers", ctypes.c_uint32, ctypes.c_uint32),

@@ -2,7 +2,6 @@
 #include <metalane/device.h>
 #include <metalane/error.h>
 #include <metalane/gguf.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -176,26 +175,6 @@ namespace {
 
 std::string data_field(const GgufTensor& tensor) { return GgufField{"tensors", 0, tensor.name}.str("data"); }
 
-// The tensor's pages as a buffer; an empty one where the device cannot map them. Devices that map whole pages
-// get those around the tensor.
-Buffer map_tensor(const GgufTensor& tensor, const GgufPart& part,
-                  const std::shared_ptr<DeviceState>& device) {
-  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  const std::uint64_t step = device->capabilities().wrap_alignment;
-  if (tensor.offset % find_ggml_type(tensor.ggml_type)->alignment != 0 || page % step != 0) return {};
-  const std::uint64_t begin = tensor.offset / step * step;
-  const std::uint64_t end = (tensor.offset + tensor.byte_len + step - 1) / step * step;
-  backend::Allocation allocation;
-  try {
-    allocation = device->backend().wrap(part.pages.get() + begin, end - begin, true);
-  } catch (const ArgumentError&) {
-    return {};
-  }
-  auto storage = std::make_shared<Storage>(device, allocation, true, true, part.pages, part.file);
-  return Buffer(std::move(storage), tensor.offset - begin, tensor.byte_len, tensor.buffer_shape(),
-                tensor.buffer_dtype(), true, tensor.offset != begin);
-}
-
 }  // namespace
 }  // namespace core
 
@@ -247,10 +226,15 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
 Buffer GgufFile::load_tensor(std::string_view name, const Device& device) const {
   device.state()->check_process();
   const GgufTensor& tensor = this->tensor(name);
-  const core::GgufPart& part = *state_->parts[tensor.part];
-  if (Buffer mapped = core::map_tensor(tensor, part, device.state())) {
+  core::GgufPart& part = *state_->parts[tensor.part];
+  if (Buffer mapped = part.mapping.buffer_of(tensor, part, device.state())) {
     mapped.synchronize();  // throws where the file has shrunk
     return mapped;
+  }
+  if (const std::uint64_t most = device.state()->capabilities().max_buffer_bytes; tensor.byte_len > most) {
+    throw OutOfMemoryError(part.file->path() + ": " + core::data_field(tensor) + ": " +
+                           std::to_string(tensor.byte_len) + " bytes are more than the device's " +
+                           std::to_string(most) + " a buffer");
   }
   const Buffer copy = device.empty(tensor.buffer_shape(), tensor.buffer_dtype());
   part.file->read(tensor.offset, {copy.storage()->address(), tensor.byte_len}, core::data_field(tensor));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/gguf_header.h"
+#include "core/gguf_mapping.h"
 
 namespace metalane::core {
 
@@ -24,6 +25,7 @@ struct GgufPart {
   std::vector<GgufEntry> entries;
   std::vector<std::uint32_t> entry_order;  // by key
   std::vector<GgufTensor> tensors;         // as of part 0
+  GgufMapping mapping;
 
  private:
   void read_entries(std::uint64_t count);

@@ -133,7 +133,8 @@ class GgufFile:
         Plain numbers have their dtype and the tensor's shape; blocks stay packed, uint8 ``[..., bytes of a row]``.
         Where the file shrinks afterwards, a launch that meets the hole fails and taking ``numpy()`` raises GgufError.
 
-        Raises TensorNotFoundError, GgufError (the file has shrunk) or OutOfMemoryError.
+        Raises TensorNotFoundError, GgufError (the file has shrunk) or OutOfMemoryError (also where the device has no
+        buffers as long).
         """
         return self._reader.load_tensor(name, device)
 

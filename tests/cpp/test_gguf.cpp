@@ -2,11 +2,15 @@
 // last byte.
 #include <metalane/metalane.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "check.h"
+#include "core/gguf_mapping.h"
 #include "core/storage.h"
 #include "fake_backend.h"
 #include "gguf_bytes.h"
@@ -136,6 +140,52 @@ TEST_CASE(buffers_lie_on_the_file_where_the_device_maps_it) {
         CHECK_EQ(opened.backend->live_allocations.load(), 1);
       }
       CHECK_EQ(opened.backend->live_allocations.load(), 0);
+    }
+  }
+}
+
+// Against the fewest windows that dynamic programming finds, on the pages of Apple's systems.
+TEST_CASE(segments_are_the_fewest_that_hold_each_tensor_whole) {
+  constexpr std::uint64_t step = 16384, most = 5 * step;
+  std::mt19937 random(3);
+  const auto below = [&random](std::uint64_t end) { return random() % end; };
+  for (int round = 0; round < 300; ++round) {
+    std::vector<GgufTensor> tensors(1 + below(12));
+    std::uint64_t offset = below(step);
+    for (GgufTensor& tensor : tensors) {
+      tensor.offset = offset;
+      tensor.byte_len = below(10) == 0 ? below(2 * most) : below(2 * step);
+      offset += tensor.byte_len + (below(4) == 0 ? below(most) : below(64));
+    }
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> pages;  // of the tensors that can be mapped
+    for (const GgufTensor& tensor : tensors) {
+      const std::uint64_t begin = tensor.offset - tensor.offset % step;
+      std::uint64_t end = begin;
+      while (end < tensor.offset + tensor.byte_len) end += step;
+      if (tensor.byte_len != 0 && end - begin <= most) pages.emplace_back(begin, end);
+    }
+    std::vector<std::size_t> fewest(pages.size() + 1, 0);  // for the first so many
+    for (std::size_t count = 1; count <= pages.size(); ++count) {
+      fewest[count] = count;
+      for (std::size_t first = 0; first < count; ++first) {
+        if (pages[count - 1].second - pages[first].first <= most)
+          fewest[count] = std::min(fewest[count], fewest[first] + 1);
+      }
+    }
+    std::shuffle(tensors.begin(), tensors.end(), random);
+    const std::vector<core::GgufSegment> segments = core::plan_segments(tensors, step, most);
+    CHECK_EQ(segments.size(), fewest.back());
+    for (const core::GgufSegment& segment : segments) {
+      CHECK(segment.begin % step == 0 && segment.end % step == 0);
+      CHECK(segment.begin < segment.end && segment.end - segment.begin <= most);
+    }
+    for (const auto& [begin, end] : pages) {
+      // As load_tensor looks: the last segment that begins in time.
+      const core::GgufSegment* found = nullptr;
+      for (const core::GgufSegment& segment : segments) {
+        if (segment.begin <= begin) found = &segment;
+      }
+      CHECK(found != nullptr && end <= found->end);
     }
   }
 }

@@ -155,9 +155,9 @@ class METALANE_API GgufFile {
   const GgufTensor* find_tensor(std::string_view name) const noexcept;
   const GgufTensor& tensor(std::string_view name) const;  // throws TensorNotFoundError
 
-  // The tensor as a read-only buffer: on the file's pages where the device can map them and its elements or
-  // blocks are aligned, else of a copy. Where the file shrinks afterwards, a launch or host read that meets
-  // the hole throws.
+  // The tensor as a read-only buffer: a view of the file's pages where the device can map them and its
+  // elements or blocks are aligned, else a copy. Where the file shrinks afterwards, a launch or host read
+  // that meets the hole throws. Throws OutOfMemoryError where the device has no buffers as long.
   Buffer load_tensor(std::string_view name, const Device& device) const;
   // A copy of the tensor's bytes, byte_len of them. Throws GgufError where the file has shrunk.
   void read_tensor(std::string_view name, std::span<std::uint8_t> out) const;

@@ -35,6 +35,15 @@ enum class Event : std::uint8_t {
   archive_miss,
   capture,
   debug_group,
+  set_pipeline,
+  set_buffer,
+  set_buffer_offset,
+  set_bytes,
+  set_threadgroup_memory,
+  residency_add,
+  residency_remove,
+  residency_commit,
+  residency_request,
   count,
 };
 void count_event(Event event);
@@ -61,8 +70,9 @@ class Fault {
 struct Faults {
   Fault allocation, command_buffer, compilation, pipeline, archive_write, execution;
   std::atomic<double> delay{0};
-  std::atomic<double> watchdog{30};    // seconds that a command buffer may run
-  std::atomic<std::uint32_t> lost{0};  // bit i: device i
+  std::atomic<double> watchdog{30};                 // seconds that a command buffer may run
+  std::atomic<std::uint32_t> lost{0};               // bit i: device i
+  std::atomic<std::uint64_t> max_buffer_length{0};  // 0: the system's
   std::atomic<std::uint64_t> seed{1};
 };
 Faults& faults();

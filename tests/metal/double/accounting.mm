@@ -311,10 +311,27 @@ void metal_double_clear_violations(void) {
 }
 
 int64_t metal_double_count(const char* what) {
-  static constexpr const char* names[] = {
-      "dispatches", "indirect dispatches", "barriers",  "encoders",     "concurrent encoders",
-      "commits",    "compilations",        "pipelines", "archive hits", "archive misses",
-      "captures",   "debug groups"};
+  static constexpr const char* names[] = {"dispatches",
+                                          "indirect dispatches",
+                                          "barriers",
+                                          "encoders",
+                                          "concurrent encoders",
+                                          "commits",
+                                          "compilations",
+                                          "pipelines",
+                                          "archive hits",
+                                          "archive misses",
+                                          "captures",
+                                          "debug groups",
+                                          "pipelines set",
+                                          "buffers set",
+                                          "buffer offsets set",
+                                          "bytes set",
+                                          "threadgroup memory set",
+                                          "residency adds",
+                                          "residency removes",
+                                          "residency commits",
+                                          "residency requests"};
   static_assert(std::size(names) == static_cast<std::size_t>(metal_double::Event::count));
   for (std::size_t i = 0; i < std::size(names); ++i) {
     if (std::strcmp(names[i], what) == 0)
@@ -352,6 +369,7 @@ void metal_double_fail_execution(uint32_t skip, uint32_t count, int64_t code) {
 }
 void metal_double_delay_completion(double seconds) { faults().delay = seconds; }
 void metal_double_set_watchdog(double seconds) { faults().watchdog = seconds; }
+void metal_double_set_max_buffer_length(uint64_t length) { faults().max_buffer_length = length; }
 void metal_double_lose_device(uint32_t device) { metal_double::lose_device(device); }
 
 void metal_double_plant_reflection(const char* argument, const char* member, const char* what,
@@ -374,6 +392,7 @@ void metal_double_reset(void) {
   faults().delay = 0;
   faults().watchdog = 30;
   faults().lost = 0;
+  faults().max_buffer_length = 0;
   all.system = metal_double::system_of_environment();
   metal_double::set_device_count(2);
 }

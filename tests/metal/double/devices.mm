@@ -65,8 +65,10 @@ void lose_device(std::uint32_t index) {
 }
 
 Limits limits() {
-  if (system_lacks(METAL_DOUBLE_SMALL_LIMITS)) return {64ull << 20, 512, 16 << 10};
-  return {physical_memory(), 1024, 32 << 10};
+  Limits known = system_lacks(METAL_DOUBLE_SMALL_LIMITS) ? Limits{64ull << 20, 512, 16 << 10}
+                                                         : Limits{physical_memory(), 1024, 32 << 10};
+  if (const std::uint64_t length = faults().max_buffer_length; length != 0) known.buffer_bytes = length;
+  return known;
 }
 
 BufferState::~BufferState() {

@@ -226,6 +226,7 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)pipeline {
   const char* member = "setComputePipelineState:";
   if (!is_open(*_state, member)) return;
+  count_event(Event::set_pipeline);
   if (!is_double(pipeline, objc_getClass("MetalDoublePipeline")))
     return refuse(*_state, member, "not a pipeline");
   std::shared_ptr<PipelineState> state = state_of(pipeline);
@@ -237,6 +238,7 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 - (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
   const char* member = "setBytes:length:atIndex:";
   if (!is_open(*_state, member) || !has_index(*_state, member, index)) return;
+  count_event(Event::set_bytes);
   if (bytes == nullptr || length == 0 || length > max_bytes)
     return refuse(*_state, member,
                   "length " + std::to_string(length) + " is not from 1 to 4096, or null bytes");
@@ -248,6 +250,7 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
   const char* member = "setBuffer:offset:atIndex:";
   if (!is_open(*_state, member) || !has_index(*_state, member, index)) return;
+  count_event(Event::set_buffer);
   Slot& slot = _state->slots[index];
   slot.bytes.clear();
   slot.buffer = nullptr;
@@ -268,6 +271,7 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 - (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
   const char* member = "setBufferOffset:atIndex:";
   if (!is_open(*_state, member) || !has_index(*_state, member, index)) return;
+  count_event(Event::set_buffer_offset);
   Slot& slot = _state->slots[index];
   if (slot.buffer == nullptr)
     return refuse(*_state, member, "no buffer is bound at index " + std::to_string(index));
@@ -286,6 +290,7 @@ METAL_DOUBLE_COUNTED("MTLComputeCommandEncoder")
 - (void)setThreadgroupMemoryLength:(NSUInteger)length atIndex:(NSUInteger)index {
   const char* member = "setThreadgroupMemoryLength:atIndex:";
   if (!is_open(*_state, member) || !has_index(*_state, member, index)) return;
+  count_event(Event::set_threadgroup_memory);
   if (length % 16 != 0)
     return refuse(*_state, member, "length " + std::to_string(length) + " is not a multiple of 16");
   if (length > limits().threadgroup_memory)

@@ -61,12 +61,14 @@ METAL_DOUBLE_COUNTED("MTLResidencySet")
   }
 }
 - (void)requestResidency {
+  count_event(Event::residency_request);
 }
 - (void)endResidency {
 }
 - (void)addAllocation:(id<MTLAllocation>)allocation {
   if (!is_double(allocation, objc_getClass("MetalDoubleBuffer")))
     return violation("addAllocation: not a buffer");
+  count_event(Event::residency_add);
   @synchronized(self) {
     [_pending addObject:allocation];
   }
@@ -75,6 +77,7 @@ METAL_DOUBLE_COUNTED("MTLResidencySet")
   for (NSUInteger i = 0; i < count; ++i) [self addAllocation:allocations[i]];
 }
 - (void)removeAllocation:(id<MTLAllocation>)allocation {
+  count_event(Event::residency_remove);
   @synchronized(self) {
     if (![_pending containsObject:allocation])
       violation("removeAllocation: of an allocation that is not in the set");
@@ -95,6 +98,7 @@ METAL_DOUBLE_COUNTED("MTLResidencySet")
   }
 }
 - (void)commit {
+  count_event(Event::residency_commit);
   @synchronized(self) {
     [_committed setSet:_pending];
   }

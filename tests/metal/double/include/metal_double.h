@@ -26,7 +26,9 @@ METAL_DOUBLE_API void metal_double_clear_violations(void);
 
 // How often something happened since the library was loaded: "dispatches", "indirect dispatches", "barriers",
 // "encoders", "concurrent encoders", "commits", "compilations", "pipelines", "archive hits", "archive
-// misses", "captures", "debug groups". -1 for other names.
+// misses", "captures", "debug groups", what encoders had set ("pipelines set", "buffers set", "buffer offsets
+// set", "bytes set", "threadgroup memory set"), what residency sets were told ("residency adds", "residency
+// removes", "residency commits", "residency requests"). -1 for other names.
 METAL_DOUBLE_API int64_t metal_double_count(const char* what);
 
 // What the last compilation of a source was asked for: "mathMode=0 functions=1 fastMath=0
@@ -49,6 +51,8 @@ enum {
 };
 METAL_DOUBLE_API void metal_double_set_system(uint32_t without);
 METAL_DOUBLE_API uint32_t metal_double_system(void);
+// maxBufferLength of devices; 0: the system's.
+METAL_DOUBLE_API void metal_double_set_max_buffer_length(uint64_t length);
 // How many devices there are (two by default, at most 8).
 METAL_DOUBLE_API void metal_double_set_device_count(uint32_t count);
 
