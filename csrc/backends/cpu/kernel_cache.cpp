@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <metalane/cpu.h>
 #include <metalane/error.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,12 +17,12 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "backends/cpu/process.h"
 #include "backends/cpu/threadgroup.h"
 #include "core/cache_folder.h"
+#include "core/file_lock.h"
 #include "core/hash.h"
 #include "core/interrupt.h"
 #include "msl/msl.h"
@@ -36,7 +35,6 @@ constexpr std::size_t digest_bytes = 64;
 constexpr int load_attempts = 3;
 // Longer than a compiler may run.
 constexpr auto lock_limit = std::chrono::seconds(150);
-constexpr auto lock_interval = std::chrono::milliseconds(10);
 
 std::map<std::string, std::weak_ptr<const LoadedModule>> loaded_modules;
 
@@ -59,57 +57,6 @@ class ScratchDirectory {
 
  private:
   fs::path path_;
-};
-
-// Held while an entry is built, by one thread of one process: others wait and find the entry. The system
-// releases it with its owner. It orders work and guards nothing: without it, where a file system has no locks
-// or an owner takes longer than `lock_limit`, an entry is built twice.
-class BuildLock {
- public:
-  explicit BuildLock(fs::path path) : path_(std::move(path)) {
-    const auto deadline = std::chrono::steady_clock::now() + lock_limit;
-    while (!take() && !impossible_ && std::chrono::steady_clock::now() < deadline) {
-      core::check_interrupt();
-      std::this_thread::sleep_for(lock_interval);
-    }
-  }
-  ~BuildLock() {
-    if (!held_) return;
-    unlink(path_.c_str());
-    flock(file_.descriptor, LOCK_UN);  // a forked child may have the file open, too
-  }
-  BuildLock(const BuildLock&) = delete;
-  BuildLock& operator=(const BuildLock&) = delete;
-
- private:
-  struct File {
-    int descriptor = -1;
-    ~File() { drop(); }
-    void drop() {
-      if (descriptor >= 0) close(descriptor);
-      descriptor = -1;
-    }
-  };
-
-  bool take() {
-    if (file_.descriptor < 0)
-      file_.descriptor = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file_.descriptor < 0 || flock(file_.descriptor, LOCK_EX | LOCK_NB) != 0) {
-      impossible_ = file_.descriptor < 0 || (errno != EWOULDBLOCK && errno != EINTR);
-      return false;
-    }
-    // The owner before may have deleted the file meanwhile: then it keeps nobody else away.
-    struct stat own, named;
-    held_ = fstat(file_.descriptor, &own) == 0 && stat(path_.c_str(), &named) == 0 &&
-            own.st_dev == named.st_dev && own.st_ino == named.st_ino;
-    if (!held_) file_.drop();
-    return held_;
-  }
-
-  const fs::path path_;
-  File file_;
-  bool held_ = false;
-  bool impossible_ = false;
 };
 
 bool is_intact(const std::string& file) {
@@ -200,7 +147,9 @@ std::shared_ptr<const LoadedModule> load_or_build(const std::string& kernel, con
     core::make_private_directory(kernel, cache);
     bool built = false;
     if (!use_entry(path)) {
-      const BuildLock lock(cache / ("tmp-lock-" + key));
+      // Of those who want it, threads of one process or of several, one builds and the others wait and find
+      // it.
+      const core::FileLock lock(cache / ("tmp-lock-" + key), lock_limit, core::check_interrupt);
       built = !use_entry(path);
       if (built) build_entry(kernel, cache, path, build);
     }

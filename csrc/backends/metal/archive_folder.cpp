@@ -3,6 +3,7 @@
 
 #include <metalane/error.h>
 
+#include <chrono>
 #include <system_error>
 
 #include "core/cache_folder.h"
@@ -11,6 +12,13 @@
 namespace metalane::metal {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Much longer than a write takes: an owner that was stopped holds nobody up for long.
+constexpr auto lock_limit = std::chrono::seconds(5);
+
+}  // namespace
 
 fs::path archive_path(const std::string& key) {
   const fs::path folder = core::cache_directory();
@@ -26,14 +34,18 @@ fs::path scratch_path(const fs::path& path) {
   return path.parent_path() / core::scratch_name(path.filename().string());
 }
 
-void publish(const fs::path& scratch, const fs::path& path) {
+ArchiveLock::ArchiveLock(const fs::path& path)
+    : lock_(path.parent_path() / ("tmp-lock-" + path.filename().string()), lock_limit, [] {}) {}
+
+bool publish(const fs::path& scratch, const fs::path& path) {
   std::error_code error;
   fs::rename(scratch, path, error);
   if (error) {
     fs::remove(scratch, error);
-    return;
+    return false;
   }
   core::trim_cache(path.parent_path(), path, core::cache_limit());
+  return true;
 }
 
 }  // namespace metalane::metal
