@@ -20,6 +20,9 @@ namespace {
 // Twice what runs at a time (submission_queue.cpp): a buffer may count until its handler has returned.
 constexpr NSUInteger max_command_buffers = 128;
 
+// Launch lists that wait for their next submission.
+constexpr std::size_t max_spare_lists = 64;
+
 constexpr MTLResourceOptions buffer_options =
     MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
@@ -103,6 +106,7 @@ backend::Completion completion_of(id<MTLCommandBuffer> commands, const Execution
 
 MetalDevice::MetalDevice(Owned<id<MTLDevice>> given, const backend::OpenOptions& options)
     : fork_generation_(core::fork_generation()), queue_(*this) {
+  spare_lists_.reserve(max_spare_lists);
   Features features = features_of(given.get());
   const std::string name = text_of([given.get() name]);
   if (!features.apple_gpu) {
@@ -254,7 +258,7 @@ std::unique_ptr<LaunchList> MetalDevice::take_list(bool concurrent) {
 void MetalDevice::put_list(std::unique_ptr<LaunchList> list) noexcept {
   list->clear();
   const std::lock_guard lock(lists_mutex_);
-  if (spare_lists_.size() < spare_lists_.capacity()) spare_lists_.push_back(std::move(list));
+  if (spare_lists_.size() < max_spare_lists) spare_lists_.push_back(std::move(list));
 }
 
 void MetalDevice::start_gpu_capture(const std::string& path) {
