@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import metalane
-from devices import KINDS
+from devices import KINDS, allowed
 from metal_double import DOUBLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "cpu: about the CPU device; deselected where the suite runs on others only"
     )
+    config.addinivalue_line(
+        "markers",
+        "needs(max_buffer_bytes=..., max_threadgroup_memory=...): more of a limit of the device than every device "
+        "has; deselected where it has less",
+    )
 
 
 def pytest_report_header() -> str | None:
@@ -45,6 +50,7 @@ def runs_here(item: pytest.Item) -> bool:
         ("cpu" in KINDS or not about_cpu)
         and (sys.platform == "linux" or not item.get_closest_marker("linux"))
         and not (SANITIZED and item.get_closest_marker("memory"))
+        and allowed(item)
     )
 
 

@@ -8,11 +8,36 @@ import pytest
 
 import metalane
 
-FOUND = tuple(dict.fromkeys(info.kind for info in metalane.devices() if info.kind != "null"))
+# By kind; of a kind's devices the first one's.
+LIMITS = {info.kind: info.limits for info in reversed(metalane.devices()) if info.kind != "null"}
+FOUND = tuple(reversed(LIMITS))
 # Kinds of devices, as in METALANE_TEST_DEVICES=cpu,metal. The null device runs nothing: tests name it where it will do.
 KINDS = tuple(os.environ.get("METALANE_TEST_DEVICES", ",".join(FOUND)).split(","))
 if unknown := set(KINDS) - set(FOUND):
     raise ValueError(f"METALANE_TEST_DEVICES: expected some of {', '.join(FOUND)}, got {', '.join(unknown)}")
+
+
+def kinds_of(item: pytest.Item) -> list[str]:
+    """The kinds of devices that a test may open: its parameter's, or all on which the suite runs."""
+    callspec = getattr(item, "callspec", None)
+    values = callspec.params.values() if callspec else ()
+    named = [value[0] if isinstance(value, tuple) and value else value for value in values]
+    return [kind for kind in KINDS if kind in named] or list(KINDS)
+
+
+def allowed(item: pytest.Item) -> bool:
+    """Whether its devices' limits are what `@pytest.mark.needs(max_buffer_bytes=...)` of the test names, or more."""
+    return all(
+        getattr(LIMITS[kind], limit) >= least
+        for mark in item.iter_markers("needs")
+        for limit, least in mark.kwargs.items()
+        for kind in kinds_of(item)
+    )
+
+
+def at_most(device: metalane.Device, threads: int) -> int:
+    """As many threads, or as many as a threadgroup of the device may have: 512 on some."""
+    return min(threads, device.limits.max_threads_per_threadgroup)
 
 
 def ggml_devices() -> list[object]:

@@ -1,7 +1,4 @@
-"""What is about the test double, or needs its faults, is left out where the library was built without it.
-
-Tests here say which system the double plays, also where the rest of a run is on an older one.
-"""
+"""What is about the test double, or needs its faults, is left out where the library was built without it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,18 +18,9 @@ collect_ignore = (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture
 def whole_system() -> Iterator[None]:
-    """The system with everything, before a file's devices are opened."""
-    if DOUBLE:
-        DOUBLE.set_system(0)
+    """The double plays the system with everything, also where the rest of the run is on an older one."""
+    DOUBLE.set_system(0)
     yield
-    if DOUBLE:
-        DOUBLE.reset()
-
-
-@pytest.fixture(autouse=True)
-def whole_system_again() -> None:
-    """For each test: those before it may have played another."""
-    if DOUBLE:
-        DOUBLE.set_system(0)
+    DOUBLE.reset()

@@ -42,6 +42,7 @@ def test_devices_are_listed_first_and_by_number() -> None:
         ml.Device("metal")
 
 
+@pytest.mark.usefixtures("whole_system")
 @pytest.mark.parametrize("kind", ["metal", "cpu", "null"])
 def test_every_kind_says_what_it_allows(kind: str) -> None:
     device = ml.Device(kind)
@@ -126,14 +127,51 @@ def test_compiled_kernels_take_arrays_wherever_they_lie() -> None:
         program.twice(y[:100], y[1:], threads=100)
 
 
+def residency() -> tuple[int, int, int, int]:
+    """Adds, removes, commits and requests so far."""
+    return tuple(
+        DOUBLE.count(f"residency {what}".encode()) for what in ("adds", "removes", "commits", "requests")
+    )
+
+
+@pytest.mark.usefixtures("whole_system")
 def test_residency_up_to_its_limit() -> None:
-    device = ml.Device("metal", residency_bytes=1 << 20)
-    kept = [device.zeros(300_000, ml.uint8) for _ in range(5)]
+    """Of five buffers of 74 pages three are within 256 pages; one that goes makes room for another."""
+    page = os.sysconf("SC_PAGESIZE")
+    device = ml.Device("metal", residency_bytes=256 * page)
+    start = residency()
+
+    def since() -> tuple[int, int, int, int]:
+        return tuple(now - then for now, then in zip(residency(), start, strict=True))
+
+    kept = [device.zeros(74 * page - 10, ml.uint8) for _ in range(5)]
+    assert since() == (3, 0, 3, 3)
+    kept[3].release()
+    assert since() == (3, 0, 3, 3)
+    kept[1].release()
+    assert since() == (3, 1, 4, 3)
+    kept[1] = device.zeros(100 * page, ml.uint8)
+    assert since() == (4, 1, 5, 4)
+    wrapped = device.wrap(page_aligned(page, page))
+    assert since() == (5, 1, 6, 5)
+    wrapped.release()
+    assert since() == (5, 2, 7, 5)
     encoder = device.command_encoder()
     encoder.fill(kept[4], 1)
     encoder.commit().wait()
     assert (np.asarray(kept[4]) == 1).all()
     del kept, encoder, device
+    adds, removes, *_ = since()
+    assert adds == removes
+
+
+@pytest.mark.usefixtures("whole_system")
+def test_residency_is_off_by_default_and_asks_for_the_system() -> None:
+    start = residency()
+    device = ml.Device("metal")
+    device.zeros(1000, ml.uint8)
+    assert residency() == start
+    assert DOUBLE.live_objects(b"MTLResidencySet") == 0
     DOUBLE.set_system(NO_RESIDENCY_SETS)
     with pytest.raises(ml.DeviceError, match="no residency sets"):
         ml.Device("metal", residency_bytes=1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +44,7 @@ def device_with_source(**options: bool) -> ml.Device:
     return device
 
 
+@pytest.mark.usefixtures("whole_system")
 @pytest.mark.parametrize(("math", "mode", "functions"), [("safe", 0, 1), ("fast", 2, 0)])
 def test_options_of_a_compilation(math: str, mode: int, functions: int) -> None:
     device_with_source().registry.pipeline("work::scale", math=math)
@@ -81,6 +85,7 @@ def test_function_constants() -> None:
             device.registry.pipeline("work::stepped", constants=constants)
 
 
+@pytest.mark.usefixtures("whole_system")
 def test_failures_name_the_kernel() -> None:
     device = device_with_source()
     DOUBLE.fail_compilations(1, b"work:3:4: error: the compiler's words")
@@ -125,12 +130,14 @@ def test_unused_arguments_are_not_compared() -> None:
     device.registry.pipeline("work::scale")
 
 
+@pytest.mark.usefixtures("whole_system")
 def test_the_key_says_what_decides() -> None:
     key = device_with_source().registry.pipeline("work::scale").key
     for part in ("name=scale", "source=", "math=safe", "device=metal", "system=", "gpu=", "language=3.2"):
         assert part in key
 
 
+@pytest.mark.usefixtures("whole_system")
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_metallib_beside_the_library_stands_in_for_the_source(fits: bool) -> None:
     text = ml.Device("metal").registry.metal_source("metalane_fill").encode()
@@ -151,6 +158,24 @@ def test_a_metallib_beside_the_library_stands_in_for_the_source(fits: bool) -> N
         shutil.rmtree(folder.parent)
 
 
+# Waits for the file argv[1], so that all start at once, and makes the pipelines from argv[2] to argv[3].
+BUILDER = f"""
+import sys, time
+from pathlib import Path
+import metalane as ml
+
+SOURCE = {SOURCE!r}
+device = ml.Device("metal")
+device.registry.register_source("work", SOURCE)
+print("ready", flush=True)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.001)
+for pace in range(int(sys.argv[2]), int(sys.argv[3])):
+    device.registry.pipeline("work::stepped", constants={{"pace": pace, "weights": (1, 2, 3)}})
+"""
+
+
+@pytest.mark.usefixtures("whole_system")
 class TestArchive:
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -168,6 +193,50 @@ class TestArchive:
         assert self.hits_and_misses() == (0, 2)
         assert len(list(folder.glob("*.metalarchive"))) == 1
         assert self.hits_and_misses() == (2, 0)
+
+    def test_processes_keep_each_others_pipelines(self, folder: Path) -> None:
+        """Three processes add to one file at once while another has it open; then the same to a file that is torn."""
+        constants = [{"pace": pace, "weights": (1, 2, 3)} for pace in range(6)]
+        for each in constants:  # compiled by the double beforehand: what is left to the processes is quick
+            device_with_source().registry.pipeline("work::stepped", constants=each)
+        for torn in (False, True):
+            own = {"pace": 7 + torn, "weights": (1, 2, 3)}
+            held = device_with_source(pipeline_archive=True)
+            held.registry.pipeline("work::scale")
+            [path] = folder.glob("*.metalarchive")
+            if torn:
+                path.write_bytes(path.read_bytes()[:-1])
+            self.build_in_processes(folder / f"start{torn}", 3, 2)
+            held.registry.pipeline("work::stepped", constants=own)
+            del held
+            before = DOUBLE.count(b"archive hits"), DOUBLE.count(b"archive misses")
+            registry = device_with_source(pipeline_archive=True).registry
+            for each in constants:
+                registry.pipeline("work::stepped", constants=each)
+            registry.pipeline("work::stepped", constants=own)
+            assert DOUBLE.count(b"archive hits") == before[0] + 7
+            assert DOUBLE.count(b"archive misses") == before[1]
+            assert list(folder.glob("tmp-*")) == []
+            assert list(folder.glob("*.metalarchive")) == [path]
+
+    def build_in_processes(self, start: Path, processes: int, pipelines: int) -> None:
+        whole_system = {name: value for name, value in os.environ.items() if name != "METAL_DOUBLE_SYSTEM"}
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", BUILDER, start, str(first), str(first + pipelines)],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=whole_system,
+            )
+            for first in range(0, processes * pipelines, pipelines)
+        ]
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        start.touch()
+        for process in running:
+            assert process.wait(60) == 0
+            process.stdout.close()
 
     def test_off(self, folder: Path) -> None:
         device_with_source(pipeline_archive=False).registry.pipeline("work::scale")

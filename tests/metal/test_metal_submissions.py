@@ -190,17 +190,44 @@ def test_a_time_limit_is_judged_at_the_end(metal: ml.Device) -> None:
     assert caught.value.code == "timeout"
 
 
+def settings() -> dict[str, int]:
+    """What encoders had set so far."""
+    names = ("pipelines", "buffers", "buffer offsets", "bytes", "threadgroup memory")
+    return {name: DOUBLE.count(f"{name} set".encode()) for name in names}
+
+
 def test_redundant_state_is_not_set_again(metal: ml.Device) -> None:
-    x = metal.zeros(64, ml.uint32)
-    encoder = metal.command_encoder(auto_barriers=False)
-    for start in (0, 32, 32, 0):
-        encoder.dispatch(
-            "work::add", [x.view(4 * start, 32), word(1)], threads=32, threads_per_threadgroup=32
-        )
+    x, y = metal.zeros(64, ml.uint32), metal.from_numpy(np.arange(64, dtype=np.uint32))
+
+    def launches(encoder: ml.CommandEncoder) -> None:
+        for start in (0, 32, 32, 0):
+            encoder.dispatch(
+                "work::add", [x.view(4 * start, 32), word(1)], threads=32, threads_per_threadgroup=32
+            )
+            encoder.memory_barrier()
+        encoder.dispatch("work::add", [x.view(0, 32), word(5)], threads=32, threads_per_threadgroup=32)
         encoder.memory_barrier()
-    encoder.dispatch("work::add", [x.view(0, 32), word(5)], threads=32, threads_per_threadgroup=32)
-    encoder.commit().wait()
-    assert np.asarray(x).tolist() == [7] * 32 + [2] * 32
+        for memory in (256, 256, 512):
+            encoder.dispatch(
+                "work::shift",
+                [y],
+                threadgroups=1,
+                threads_per_threadgroup=64,
+                threadgroup_memory={0: memory},
+            )
+            encoder.memory_barrier()
+        # What was bound at index 1 is there still.
+        add(encoder, y, 5)
+
+    expected = {"pipelines": 3, "buffers": 2, "buffer offsets": 2, "bytes": 2, "threadgroup memory": 2}
+    # Every submission has an encoder of its own, which starts with nothing set.
+    for _ in range(2):
+        before = settings()
+        launches(encoder := metal.command_encoder(auto_barriers=False))
+        encoder.commit().wait()
+        assert {name: count - before[name] for name, count in settings().items()} == expected
+    assert np.asarray(x).tolist() == [14] * 32 + [4] * 32
+    assert np.asarray(y).tolist() == [(i + 6) % 64 + 10 for i in range(64)]
 
 
 def test_threadgroup_memory_and_indirect_grids(metal: ml.Device) -> None:

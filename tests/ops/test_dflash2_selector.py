@@ -194,7 +194,15 @@ def test_every_number_of_lanes_and_rows(device: metalane.Device, lanes: int, row
     check_against_oracle(inputs, run_selector(device, inputs))
 
 
-@pytest.mark.parametrize("vocabulary", [32_000, 65_537, 131_072, 248_320, 300_001])
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        pytest.param(
+            size, marks=pytest.mark.needs(max_buffer_bytes=512 * size + 1024)
+        )  # a codebook in its guards
+        for size in (32_000, 65_537, 131_072, 248_320, 300_001)
+    ],
+)
 def test_large_vocabularies(device: metalane.Device, vocabulary: int) -> None:
     random = np.random.default_rng(vocabulary)
     inputs = random_inputs(random, 1, 3, vocabulary)

@@ -160,15 +160,17 @@ def tiles(device):
     return device.compile(TILES, name="tiles")
 
 
+MOST_MEMORY = pytest.mark.needs(max_threadgroup_memory=32768)
+
+
 @pytest.mark.parametrize(
     ("name", "constants", "n", "nbytes"),
     [
-        ("reversed_plain", {}, 8192, 32768),
-        ("reversed_order", {}, 4096, 32768),
-        ("chosen", {"wide": True}, 8192, 32768),
-        ("chosen", {"wide": False}, 100, 400),
+        pytest.param("reversed_plain", {}, 8192, 32768, marks=MOST_MEMORY, id="plain"),
+        pytest.param("reversed_order", {}, 4096, 32768, marks=MOST_MEMORY, id="order"),
+        pytest.param("chosen", {"wide": True}, 8192, 32768, marks=MOST_MEMORY, id="wide"),
+        pytest.param("chosen", {"wide": False}, 100, 400, id="narrow"),
     ],
-    ids=["plain", "order", "wide", "narrow"],
 )
 def test_threadgroup_memory_of_code_that_runs(device, tiles, name, constants, n, nbytes):
     x = np.arange(n, dtype=np.int32) + 7

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import metalane
+from devices import at_most
 
 GUARD = 64  # poisoned bytes on both sides of every output
 
@@ -55,11 +56,6 @@ kernel void saxpy(device const float* x [[buffer(0)]], device float* y [[buffer(
   y[i] = fma(a, x[i], y[i]);
 }
 """
-
-
-def at_most(device, threads):
-    """As many threads, or as many as a threadgroup of the device may have: 512 on some."""
-    return min(threads, device.registry.pipeline("metalane_fill").max_total_threads_per_threadgroup)
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 257, 100_003])
