@@ -2,11 +2,13 @@
 
     python benchmarks/experts.py [--rounds 7] [--quick] [--only PATTERN]
 
-Each round routes the tokens anew, at random; the experts' weights are of the size of a current model's.
+Each measurement takes other experts or other weights than those before: all have had their turn before one comes again.
+The experts are of the size of a current model's.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,7 +23,6 @@ from metalane.ops import ggml as products
 EXPERTS, TOP_K = 128, 8
 N, K = 768, 2048
 TOKENS = (1, 8, 64, 512)
-ROUTINGS = 4  # that are gone through
 CHECKED_TOKENS = 4
 
 
@@ -40,10 +41,10 @@ class Routed:
         ring, tokens = self.ring, self.tokens
         self.n = ring.rows // self.experts
         self.x = random.standard_normal((tokens, ring.k)).astype(np.float32)
-        # A token's experts differ from each other.
+        # As many routings as it takes for each expert to be touched; a token's experts differ from each other.
         self.ids = [
             random.permuted(np.tile(np.arange(self.experts, dtype=np.uint32), (tokens, 1)), axis=1)[:, :TOP_K]
-            for _ in range(ROUTINGS)
+            for _ in range(max(1, self.experts // (TOP_K * tokens)))
         ]
         self._x = self.device.from_numpy(self.x)
         self._ids = [self.device.from_numpy(np.ascontiguousarray(ids)) for ids in self.ids]
@@ -58,6 +59,7 @@ class Routed:
             ggml_type=number(ring.type),
         )
         self._wake = Waker(self.device)
+        self._order = itertools.cycle(range(self.turns))
         few = min(tokens, CHECKED_TOKENS)
         self.expected = np.concatenate([self._product(t, e) for t in range(few) for e in self.ids[0][t]])
 
@@ -85,11 +87,23 @@ class Routed:
         products.quantized_matmul_id_ggml(encoder, self._x, weight, ids, self._y, self._params)
         encoder.commit_and_wait()
 
+    @property
+    def turns(self) -> int:
+        """Pairs of a slot of the ring and a routing."""
+        return self.ring.count * len(self.ids)
+
+    def turn(self, number: int) -> tuple[int, int]:
+        return number % self.ring.count, number // self.ring.count
+
+    def next(self) -> int:
+        """Number of the turn that was longest ago."""
+        return next(self._order)
+
     def side(self) -> float:
-        slot = self.ring.next()
-        weight, ids = self.ring.view(slot), self._ids[slot % ROUTINGS]
+        slot, routing = self.turn(self.next())
+        weight = self.ring.view(slot)
         self._wake()
-        return harness.seconds_of(lambda: self.run(weight, ids))
+        return harness.seconds_of(lambda: self.run(weight, self._ids[routing]))
 
     def check(self) -> None:
         self._y.numpy()[:] = np.nan
@@ -108,15 +122,16 @@ def sides_of_ggml(ggmls: Ggmls, routed: Routed) -> dict[str, Callable[[], float]
 def _side(name: str, build: ggml_library.Ggml, routed: Routed) -> Callable[[], float]:
     ring = routed.ring
     graphs = []
-    for slot in range(ring.count):
+    for turn in range(routed.turns):
+        slot, routing = routed.turn(turn)
         weight = build.tensor(ring.slot(slot), number(ring.type), (ring.k, routed.n, routed.experts))
-        graphs.append(build.mul_mat_id(weight, routed.x, routed.ids[slot % ROUTINGS]))
+        graphs.append(build.mul_mat_id(weight, routed.x, routed.ids[routing]))
     compute, output = graphs[0]
     compute()
     routed.check_result(name, output, 1e-3)
 
     def side() -> float:
-        compute, _ = graphs[ring.next()]
+        compute, _ = graphs[routed.next()]
         return build.awake(lambda: harness.seconds_of(compute))
 
     return side

@@ -110,6 +110,8 @@ class Ggml:
         self._cpu.ggml_backend_cpu_set_threadpool(self._backend, self._pool)
         self._cpu.ggml_threadpool_pause(self._pool)
         self._held: list[np.ndarray] = []
+        self._inputs: dict[int, np.ndarray] = {}  # by the id of the caller's array, which is held
+        self._outputs: dict[int, np.ndarray] = {}  # by bytes: graphs share them, as launches share a buffer
         self._buffers: list[int] = []
         ones = self.tensor(aligned(np.ones((256, 256), np.float32)), F32, (256, 256))
         self._small, _ = self.mul_mat([ones], np.ones((1, 256), np.float32))
@@ -136,6 +138,12 @@ class Ggml:
         made = self._base.ggml_new_tensor(self._context, int(ggml_type), len(shape), sizes)
         return self._place(made, memory)
 
+    def _input(self, values: np.ndarray) -> np.ndarray:
+        if id(values) not in self._inputs:
+            self._held.append(values)
+            self._inputs[id(values)] = aligned(values)
+        return self._inputs[id(values)]
+
     def _graph(self, results: Sequence[int]) -> Callable[[], None]:
         graph = self._base.ggml_new_graph_custom(self._context, 8 * len(results) + 8, False)
         for result in results:
@@ -150,7 +158,7 @@ class Ggml:
     def mul_mat(self, weights: Sequence[int], x: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
         """What computes x W^T for each of the weights; the last one's result [m, n]."""
         m, k = x.shape
-        inputs = self.tensor(aligned(x), F32, (k, m))
+        inputs = self.tensor(self._input(x), F32, (k, m))
         results = [self._base.ggml_mul_mat(self._context, weight, inputs) for weight in weights]
         return self._with_output(results, m)
 
@@ -159,18 +167,20 @@ class Ggml:
     ) -> tuple[Callable[[], None], np.ndarray]:
         """x [m, k] by the experts that `ids` [m, top_k] names: result [m * top_k, n]."""
         (m, k), top_k = x.shape, ids.shape[1]
-        inputs = self.tensor(aligned(x), F32, (k, 1, m))
-        chosen = self.tensor(aligned(ids.astype(np.int32)), I32, (top_k, m))
+        inputs = self.tensor(self._input(x), F32, (k, 1, m))
+        chosen = self.tensor(self._input(ids), I32, (top_k, m))
         result = self._base.ggml_mul_mat_id(self._context, weight, inputs, chosen)
         return self._with_output([result], m * top_k)
 
     def get_rows(self, weight: int, ids: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
-        chosen = self.tensor(aligned(ids.astype(np.int32)), I32, (len(ids),))
+        chosen = self.tensor(self._input(ids), I32, (len(ids),))
         return self._with_output([self._base.ggml_get_rows(self._context, weight, chosen)], len(ids))
 
     def _with_output(self, results: Sequence[int], rows: int) -> tuple[Callable[[], None], np.ndarray]:
         nbytes = self._base.ggml_nbytes(results[-1])
-        output = aligned(np.full(nbytes // 4, np.nan, np.float32))
+        if nbytes not in self._outputs:
+            self._outputs[nbytes] = aligned(np.full(nbytes // 4, np.nan, np.float32))
+        output = self._outputs[nbytes]
         for result in results:
             self._place(result, output)
         return self._graph(results), output.reshape(rows, -1)

@@ -46,14 +46,16 @@ class WorkerSignalMask {
 }  // namespace
 
 WorkerPool::WorkerPool(unsigned thread_count, std::shared_ptr<Checker> checker)
-    : thread_count_(std::max(1u, thread_count)), checker_(std::move(checker)) {}
+    : thread_count_(std::max(1u, thread_count)),
+      one_processor_(usable_processor_count() == 1),
+      checker_(std::move(checker)) {}
 
 WorkerPool::~WorkerPool() = default;
 
 template <typename Predicate>
 bool WorkerPool::spin(Predicate ready) const {
   if (ready()) return true;
-  if (std::thread::hardware_concurrency() == 1) return false;
+  if (one_processor_) return false;
   const Clock::time_point end = Clock::now() + std::chrono::microseconds(50);
   do {
     for (int i = 0; i < 8; ++i) {

@@ -114,6 +114,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   bool spin(Predicate ready) const;
 
   const unsigned thread_count_;
+  const bool one_processor_;  // asked once: the C library reads a file for it
   const std::shared_ptr<Checker> checker_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::thread watchdog_;
