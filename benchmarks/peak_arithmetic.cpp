@@ -17,7 +17,8 @@ constexpr std::size_t kLanes = 4;
 #endif
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
 
-// Sums that wait for themselves only: as many as two units of four cycles need. (16 registers of AVX2 hold them.)
+// Sums that wait for themselves only: as many as two units of four cycles need. (16 registers of AVX2 hold
+// them.)
 constexpr std::size_t kChains = 12;
 
 double chains(std::size_t steps) {
@@ -40,8 +41,8 @@ double chains(std::size_t steps) {
 
 }  // namespace
 
-// Floating-point operations a second of `threads` threads, each of which takes `steps` steps. `sink` gets what they
-// added up, so that nothing can be left out.
+// Floating-point operations a second of `threads` threads, each of which takes `steps` steps. `sink` gets
+// what they added up, so that nothing can be left out.
 extern "C" double peak_arithmetic(unsigned threads, std::size_t steps, double* sink) {
   std::vector<double> totals(threads);
   std::vector<std::thread> helpers;
