@@ -5,8 +5,11 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <new>
 #include <numeric>
+#include <sstream>
 
 #include "backends/cpu/processors.h"
 #include "check.h"
@@ -247,6 +250,43 @@ TEST_CASE(threads_leave_processors_that_others_have) {
   }
 }
 #endif
+
+TEST_CASE(quotas_of_control_groups_limit_processors) {
+  std::string root = (std::filesystem::temp_directory_path() / "metalane-groups-XXXXXX").string();
+  CHECK(mkdtemp(root.data()) != nullptr);
+  const auto write = [&](const std::string& file, const std::string& text) {
+    const std::filesystem::path path = root + "/" + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  };
+  const auto processors = [&](const std::string& groups) {
+    std::istringstream stream(groups);
+    return cpu::processors_by_quota(stream, root);
+  };
+  CHECK_EQ(processors("0::/a/b\n"), 0u);  // no such folder
+  CHECK_EQ(processors(""), 0u);
+  CHECK_EQ(processors("nonsense\n0:\n::\n"), 0u);
+  write("a/b/cpu.max", "max 100000\n");
+  CHECK_EQ(processors("0::/a/b\n"), 0u);
+  write("a/cpu.max", "250000 100000\n");
+  CHECK_EQ(processors("0::/a/b\n"), 3u);  // a group's limit holds for those within it
+  write("a/b/cpu.max", "50000 100000\n");
+  CHECK_EQ(processors("0::/a/b\n"), 1u);
+  CHECK_EQ(processors("0::/a\n"), 3u);
+  CHECK_EQ(processors("0::/elsewhere/c\n"), 0u);
+  write("a/b/cpu.max", "0 0\n");
+  CHECK_EQ(processors("0::/a/b\n"), 3u);
+  write("cpu.max", "200000 100000\n");  // as within a container
+  CHECK_EQ(processors("0::/elsewhere/c\n"), 2u);
+  CHECK_EQ(processors("0::/\n"), 2u);
+  std::filesystem::remove(root + "/cpu.max");
+  write("cpu/x/cpu.cfs_quota_us", "400000\n");
+  write("cpu/x/cpu.cfs_period_us", "100000\n");
+  CHECK_EQ(processors("3:cpuset:/x\n2:cpu,cpuacct:/x\n1:cpuacct:/x\n0::/\n"), 4u);
+  write("cpu/x/cpu.cfs_quota_us", "-1\n");
+  CHECK_EQ(processors("2:cpu,cpuacct:/x\n"), 0u);
+  std::filesystem::remove_all(root);
+}
 
 TEST_CASE(barriers_order_threads) {
   const auto kernel = pipeline<rotate>("rotate");

@@ -1,12 +1,18 @@
 // Which processors there are, and on which of them the threads of one launch run.
 #pragma once
 
+#include <istream>
 #include <span>
+#include <string>
 
 namespace metalane::cpu {
 
-// Those that this process may use: a container's limit counts. At least 1.
-unsigned usable_processor_count() noexcept;
+// Those that this process may use: its affinity and a container's limit count. At least 1.
+unsigned usable_processor_count();
+
+// How many processors' worth of time Linux' control groups grant, rounded up; 0: any. `groups` is as
+// /proc/self/cgroup, `root` the folder where they are mounted.
+unsigned processors_by_quota(std::istream& groups, const std::string& root);
 
 // For debuggers; at most 15 characters.
 void name_current_thread(const char* name) noexcept;

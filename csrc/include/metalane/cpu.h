@@ -10,8 +10,8 @@
 
 namespace metalane::cpu {
 
-// Worker threads of CPU devices opened from now on; 0, the default: one a processor that the process may use.
-// Throws ArgumentError above 4,096.
+// Worker threads of CPU devices opened from now on; 0, the default: one a processor that the process may use,
+// by its affinity and its container's quota. Throws ArgumentError above 4,096.
 METALANE_API void set_thread_count(std::uint64_t count);
 
 // What DeviceOptions::isa may name on this processor, the best first.
