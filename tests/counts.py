@@ -22,6 +22,8 @@ COUNTS = {
     "active_lanes_random": Count(24, 3000),
     "compile_random_kernels": Count(60, 5000),
     "compile_hostile_calls": Count(2000, 200_000),
+    "graph_programs": Count(20_000, 50_000),
+    "graph_rebindings": Count(500, 20_000),
     "gguf_mutations": Count(5000, 100_000),
     "dequantize_blocks": Count(20_000, 50_000),
     "flat_memory_compiles": Count(250, 20_000),

@@ -233,6 +233,24 @@ struct Label {
   bool pushed = false;
 };
 
+// The scope that capture() gives.
+struct Capture {
+  nb::object encoder;  // keeps the encoder alive
+  std::optional<ComputeGraph> graph;
+  bool started = false;
+};
+
+bool leave_capture(Capture& self, nb::handle exception) {
+  if (!std::exchange(self.started, false)) return false;
+  CommandEncoder& encoder = nb::inst_ptr<Encoder>(self.encoder)->core;
+  if (exception.is_none()) {
+    self.graph = encoder.take_capture();
+  } else if (encoder.is_open()) {
+    encoder.abandon_capture();
+  }
+  return false;
+}
+
 bool leave_encoder(Encoder& self, nb::handle exception) {
   if (!exception.is_none()) {
     self.core.discard();
@@ -269,6 +287,33 @@ void bind_label(nb::module_& module) {
           nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
                   "typing.Literal[False]"))
       .def("__repr__", [](const Label& self) { return "<Label '" + self.name + "'>"; });
+}
+
+void bind_capture(nb::module_& module) {
+  nb::class_<Capture>(module, "Capture", nb::is_final(), nb::type_slots(made_by_runtime),
+                      "A capture for the length of a with block.")
+      .def(
+          "__enter__",
+          [](nb::handle self) {
+            Capture& capture = *nb::inst_ptr<Capture>(self);
+            nb::inst_ptr<Encoder>(capture.encoder)->core.start_capture();
+            capture.started = true;
+            return nb::borrow(self);
+          },
+          nb::sig("def __enter__(self) -> Capture"))
+      .def(
+          "__exit__",
+          [](Capture& self, nb::handle type, nb::handle, nb::handle) { return leave_capture(self, type); },
+          "exception_type"_a.none(), "exception"_a.none(), "traceback"_a.none(),
+          nb::sig("def __exit__(self, exception_type: object, exception: object, traceback: object) -> "
+                  "typing.Literal[False]"))
+      .def_prop_ro(
+          "graph",
+          [](const Capture& self) {
+            if (!self.graph) throw ArgumentError("Capture.graph: the block has not ended, or it raised");
+            return *self.graph;
+          },
+          nb::sig("def graph(self) -> ComputeGraph"), "What the block captured.");
 }
 
 void bind_dispatch(nb::class_<Encoder>& encoder) {
@@ -314,6 +359,11 @@ void bind_recording(nb::class_<Encoder>& encoder) {
       .def(
           "start_capture", [](Encoder& self) { self.core.start_capture(); },
           "From here to take_capture() launches become nodes of a graph instead of being recorded.")
+      .def(
+          "capture", [](nb::handle self) { return new Capture{nb::borrow(self), std::nullopt}; },
+          nb::rv_policy::take_ownership, nb::sig("def capture(self) -> Capture"),
+          "A scope whose launches become a graph: `with encoder.capture() as captured: ...`, then "
+          "`captured.graph`. Where the block raises, they are dropped and the encoder stays usable.")
       .def_prop_ro("is_capturing", [](const Encoder& self) { return self.core.is_capturing(); })
       .def(
           "take_capture", [](Encoder& self) { return self.core.take_capture(); }, "Ends the capture.")
@@ -391,6 +441,7 @@ void bind_commit(nb::class_<Encoder>& encoder) {
 
 void bind_encoder(nb::module_& module) {
   bind_label(module);
+  bind_capture(module);
   nb::class_<Encoder> encoder(
       module, "CommandEncoder", nb::is_final(), nb::type_slots(made_by_runtime),
       "Records the launches of one submission. For one thread at a time: two threads inside "

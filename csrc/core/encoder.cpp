@@ -1,11 +1,10 @@
-// CommandEncoder and ComputeGraph: the public handles on EncoderState and captured nodes.
+// CommandEncoder: the public handle on an EncoderState.
 #include <metalane/device.h>
 #include <metalane/encoder.h>
 #include <metalane/error.h>
 
 #include "core/device_state.h"
 #include "core/encoder_state.h"
-#include "core/storage.h"
 
 namespace metalane {
 
@@ -63,18 +62,5 @@ EncoderCounters CommandEncoder::counters() const noexcept {
   return state_ != nullptr ? state_->counters() : EncoderCounters{};
 }
 Device CommandEncoder::device() const { return Device(state_of(state_).device()); }
-
-void ComputeGraph::encode(CommandEncoder& encoder) const {
-  for (std::size_t i = 0; i < nodes_->size(); ++i) {
-    for (const GraphBinding& binding : (*nodes_)[i].bindings) {
-      if (binding.bytes.empty() && binding.buffer.released()) {
-        throw ArgumentError("ComputeGraph.encode",
-                            "node " + std::to_string(i) + " argument " + std::to_string(binding.index),
-                            "a live buffer", "a released one");
-      }
-    }
-  }
-  for (const GraphNode& node : *nodes_) state_of(encoder.state()).dispatch_node(node);
-}
 
 }  // namespace metalane

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/call_recheck.h"
 #include "core/device_state.h"
+#include "core/graph_order.h"
 #include "core/storage.h"
 
 namespace metalane::core {
@@ -15,23 +17,6 @@ namespace metalane::core {
 namespace {
 
 std::atomic<std::uint64_t> next_encoder_id{1};
-
-// Merges what covers the same addresses, so that a submission of a million launches stays small.
-void compact(std::vector<TouchedRange>& touched) {
-  std::sort(touched.begin(), touched.end(), [](const TouchedRange& a, const TouchedRange& b) {
-    return std::pair(a.access, a.range.begin) < std::pair(b.access, b.range.begin);
-  });
-  std::size_t kept = 0;
-  for (const TouchedRange& next : touched) {
-    if (kept != 0 && touched[kept - 1].access == next.access &&
-        next.range.begin <= touched[kept - 1].range.end) {
-      touched[kept - 1].range.end = std::max(touched[kept - 1].range.end, next.range.end);
-    } else {
-      touched[kept++] = next;
-    }
-  }
-  touched.resize(kept);
-}
 
 const BuiltinPipeline& copy_kernel() {
   static const BuiltinPipeline kernel("metalane_copy");
@@ -73,12 +58,30 @@ EncoderState::Use::Use(EncoderState& encoder, const char* call, bool must_be_ope
 
 EncoderState::Use::~Use() { encoder_.user_.store(0, std::memory_order_release); }
 
+EncoderState::Call::Call(EncoderState& encoder, const char* op) : capture_(encoder.capture_.get()) {
+  if (capture_ == nullptr) return;
+  capture_->calls.emplace_back().op = op;
+  capture_->open_call = capture_->calls.size() - 1;
+}
+
+EncoderState::Call::~Call() {
+  if (capture_ != nullptr && capture_->calls.back().nodes.empty()) capture_->calls.pop_back();
+}
+
 OperatorScope::OperatorScope(EncoderState& encoder, const char* op, std::string_view label)
-    : encoder_(encoder), use_(encoder, op) {
+    : encoder_(encoder), use_(encoder, op), call_(encoder, op) {
   encoder_.begin_label(label);
 }
 
 OperatorScope::~OperatorScope() { encoder_.end_label(); }
+
+bool OperatorScope::is_captured() const noexcept { return encoder_.capture_ != nullptr; }
+
+void OperatorScope::remember(std::span<const std::uint8_t> params, CallAgain again) {
+  RecordedCall& call = encoder_.capture_->calls.back();
+  call.params.assign(params.begin(), params.end());
+  call.again = std::move(again);
+}
 
 void OperatorScope::dispatch(const Pipeline& pipeline, std::initializer_list<KernelArg> args,
                              const Grid& grid) {
@@ -120,12 +123,37 @@ std::optional<bool> EncoderState::holds_write_to(const AddressRange& range) {
 void EncoderState::dispatch(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
                             std::span<const ThreadgroupMemory> threadgroup_memory) {
   Use use(*this, "CommandEncoder.dispatch");
+  Call call(*this, "dispatch");
   if (!pipeline) throw ArgumentError("CommandEncoder.dispatch", "pipeline", "a pipeline", "an empty handle");
   encode(pipeline, args, grid, threadgroup_memory, label_path_, nullptr);
 }
 
-void EncoderState::dispatch_node(const GraphNode& node) {
+void EncoderState::encode_graph(const GraphState& graph) {
   Use use(*this, "ComputeGraph.encode");
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    for (const GraphBinding& binding : graph.nodes()[i].bindings) {
+      if (binding.bytes.empty() && binding.buffer.released()) {
+        throw ArgumentError("ComputeGraph.encode",
+                            "node " + std::to_string(i) + " argument " + std::to_string(binding.index),
+                            "a live buffer", "a released one");
+      }
+    }
+  }
+  std::vector<std::size_t> calls;  // of the graph, in the open capture
+  if (capture_ != nullptr) {
+    for (const RecordedCall& call : graph.calls()) {
+      calls.push_back(capture_->calls.size());
+      capture_->calls.push_back(call);
+      capture_->calls.back().nodes.clear();
+    }
+  }
+  for (const GraphNode& node : graph.nodes()) {
+    if (capture_ != nullptr) capture_->open_call = calls[node.call];
+    encode_node(node);
+  }
+}
+
+void EncoderState::encode_node(const GraphNode& node) {
   std::array<KernelArg, max_buffers> args;
   std::size_t count = 0;
   for (const GraphBinding& binding : node.bindings) {
@@ -133,13 +161,7 @@ void EncoderState::dispatch_node(const GraphNode& node) {
                         ? KernelArg(binding.index, binding.buffer)
                         : KernelArg(binding.index, binding.bytes.data(), binding.bytes.size());
   }
-  std::vector<TouchedRange> ranges;
-  // A range on both lists is one read-and-write range: what that means for a retry differs.
-  for (const AddressRange& range : node.reads) {
-    const bool also_written = std::find(node.writes.begin(), node.writes.end(), range) != node.writes.end();
-    ranges.push_back({range, also_written ? Access::read_write : Access::read});
-  }
-  for (const AddressRange& range : node.writes) ranges.push_back({range, Access::write});
+  const std::vector<TouchedRange> ranges = touched_by(node);
   if (node.barrier_before) encode_barrier();
   std::string path;
   std::string_view label = node.label;
@@ -160,6 +182,10 @@ void EncoderState::encode(const Pipeline& pipeline, std::span<const KernelArg> a
   checked_.touched_count = checked_.handle_count = 0;
   check_launch(*device_, *pipeline.state(), args, grid, threadgroup_memory, checked_);
   checked_.launch.label = label;
+  if (recheck_ != nullptr) {
+    recheck_->meet(pipeline, checked_);
+    return;
+  }
   const bool overridden = pending.has_value();
   std::span<const TouchedRange> touched(checked_.touched.data(), checked_.touched_count);
   if (overridden) {
@@ -167,7 +193,7 @@ void EncoderState::encode(const Pipeline& pipeline, std::span<const KernelArg> a
   } else if (ranges != nullptr) {
     touched = *ranges;
   }
-  if (capture_) {
+  if (capture_ != nullptr) {
     capture(pipeline, grid, touched, overridden);
   } else {
     record(pipeline, touched);
@@ -223,7 +249,7 @@ void EncoderState::remember(std::span<const TouchedRange> touched) {
     touched_.push_back(range);
   }
   if (touched_.size() > compact_touched_at_) {
-    compact(touched_);
+    merge_touched(touched_);
     compact_touched_at_ = std::max<std::size_t>(8192, touched_.size() * 2);
   }
 }
@@ -231,6 +257,10 @@ void EncoderState::remember(std::span<const TouchedRange> touched) {
 void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span<const TouchedRange> touched,
                            bool overridden) {
   GraphNode node;
+  RecordedCall& call = capture_->calls[capture_->open_call];
+  call.nodes.push_back(static_cast<std::uint32_t>(capture_->nodes.size()));
+  node.op = call.op;
+  node.call = static_cast<std::uint32_t>(capture_->open_call);
   node.pipeline = pipeline;
   node.label = checked_.launch.label;
   for (std::size_t i = 0; i < checked_.buffer_count; ++i) {
@@ -253,13 +283,13 @@ void EncoderState::capture(const Pipeline& pipeline, const Grid& grid, std::span
     if (writes(range.access)) node.writes.push_back(range.range);
   }
   node.ranges_overridden = overridden;
-  node.barrier_before = capture_barrier_;
-  capture_barrier_ = false;
-  capture_->push_back(std::move(node));
+  node.barrier_before = std::exchange(capture_->barrier, false);
+  capture_->nodes.push_back(std::move(node));
 }
 
 void EncoderState::copy(const Buffer& source, const Buffer& destination) {
   Use use(*this, "CommandEncoder.copy");
+  Call call(*this, "copy");
   if (source.nbytes() != destination.nbytes()) {
     throw ArgumentError("CommandEncoder.copy", "destination",
                         std::to_string(source.nbytes()) + " bytes like the source",
@@ -281,6 +311,7 @@ void EncoderState::copy(const Buffer& source, const Buffer& destination) {
 
 void EncoderState::fill(const Buffer& buffer, std::span<const std::uint8_t> element) {
   Use use(*this, "CommandEncoder.fill");
+  Call call(*this, "fill");
   if (element.size() != size_of(buffer.dtype())) {
     throw ArgumentError("CommandEncoder.fill", "value",
                         "one " + std::string(name_of(buffer.dtype())) + " of " +
@@ -305,8 +336,9 @@ void EncoderState::memory_barrier() {
 }
 
 void EncoderState::encode_barrier() {
-  if (capture_) {
-    capture_barrier_ = !capture_->empty();
+  if (recheck_ != nullptr) return;
+  if (capture_ != nullptr) {
+    capture_->barrier = !capture_->nodes.empty();
     return;
   }
   // Nothing ran since the last barrier (or ever): this one would order nothing.
@@ -320,24 +352,24 @@ void EncoderState::encode_barrier() {
 
 void EncoderState::start_capture() {
   Use use(*this, "CommandEncoder.start_capture");
-  if (capture_) throw ArgumentError("CommandEncoder.start_capture: a capture is already open");
-  capture_.emplace();
-  capture_barrier_ = false;
+  if (capture_ != nullptr) throw ArgumentError("CommandEncoder.start_capture: a capture is already open");
+  capture_ = std::make_unique<Capture>();
 }
 
 bool EncoderState::is_capturing() {
   Use use(*this, "CommandEncoder.is_capturing", false);
-  return capture_.has_value();
+  return capture_ != nullptr || recheck_ != nullptr;
 }
 
 ComputeGraph EncoderState::take_capture() {
   Use use(*this, "CommandEncoder.take_capture");
-  if (!capture_)
+  if (capture_ == nullptr)
     throw ArgumentError("CommandEncoder.take_capture: no capture is open; call start_capture first");
-  auto nodes = std::make_shared<const std::vector<GraphNode>>(std::move(*capture_));
+  ComputeGraph graph(
+      std::make_shared<const GraphState>(device_, std::move(capture_->nodes), std::move(capture_->calls)));
   capture_.reset();
   pending_.reset();
-  return ComputeGraph(std::move(nodes));
+  return graph;
 }
 
 void EncoderState::abandon_capture() {
@@ -394,19 +426,17 @@ void EncoderState::wait_for(const Ticket& ticket) {
 
 Ticket EncoderState::commit(std::optional<double> time_limit) {
   Use use(*this, "CommandEncoder.commit");
-  if (capture_) {
+  if (capture_ != nullptr) {
     throw ArgumentError(
         "CommandEncoder.commit: a capture is open; call take_capture or abandon_capture first");
   }
-  if (time_limit && !(*time_limit > 0)) {
-    throw ArgumentError("CommandEncoder.commit", "timeout", "a positive number of seconds",
-                        std::to_string(*time_limit));
-  }
+  check_time_limit("CommandEncoder.commit", time_limit);
   end_labels();
   auto flight = std::make_shared<Flight>();
   flight->submission = std::move(submission_);
   flight->time_limit = time_limit;
-  flight->touched = std::move(touched_);
+  flight->own_touched = std::move(touched_);
+  flight->touched = flight->own_touched;
   flight->pinned = std::move(pinned_);
   flight->pipelines = std::move(pipelines_);
   flight->waits = std::move(waits_);

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/graph_state.h"
 #include "core/hazard_tracker.h"
 #include "core/launch_check.h"
 #include "core/launch_status.h"
@@ -23,6 +25,7 @@
 
 namespace metalane::core {
 
+class CallRecheck;
 class DeviceState;
 
 class EncoderState {
@@ -33,7 +36,7 @@ class EncoderState {
 
   void dispatch(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
                 std::span<const ThreadgroupMemory> threadgroup_memory);
-  void dispatch_node(const GraphNode& node);
+  void encode_graph(const GraphState& graph);
   void copy(const Buffer& source, const Buffer& destination);
   void fill(const Buffer& buffer, std::span<const std::uint8_t> element);
   void memory_barrier();
@@ -53,6 +56,8 @@ class EncoderState {
   const std::shared_ptr<DeviceState>& device() const noexcept { return device_; }
   // For host reads, from any thread. Empty while a call is inside the encoder: ask again.
   std::optional<bool> holds_write_to(const AddressRange& range);
+  // Launches go there from now on, instead of being recorded. For a fresh encoder that is then discarded.
+  void compare_with(CallRecheck* recheck) noexcept { recheck_ = recheck; }
 
  private:
   friend class OperatorScope;
@@ -68,10 +73,30 @@ class EncoderState {
     EncoderState& encoder_;
   };
 
+  // What start_capture() begins.
+  struct Capture {
+    std::vector<GraphNode> nodes;
+    std::vector<RecordedCall> calls;
+    std::size_t open_call = 0;  // whose launches come
+    bool barrier = false;       // an explicit one stands before the next node
+  };
+  // The launches until its end are those of one call, if they are captured.
+  class Call {
+   public:
+    Call(EncoderState& encoder, const char* op);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Capture* capture_;
+  };
+
   // `ranges` stand in for the derived ones; null: derive.
   void encode(const Pipeline& pipeline, std::span<const KernelArg> args, const Grid& grid,
               std::span<const ThreadgroupMemory> threadgroup_memory, std::string_view label,
               const std::vector<TouchedRange>* ranges);
+  void encode_node(const GraphNode& node);
   void record(const Pipeline& pipeline, std::span<const TouchedRange> touched);
   void bind_status(const PipelineState& pipeline);
   void capture(const Pipeline& pipeline, const Grid& grid, std::span<const TouchedRange> touched,
@@ -98,9 +123,9 @@ class EncoderState {
   std::vector<Pipeline> pipelines_;
   std::vector<std::shared_ptr<TicketState>> waits_;
   std::unique_ptr<LaunchStatus>
-      status_;  // where kernels that report something do so; null until one is recorded
-  std::optional<std::vector<GraphNode>> capture_;
-  bool capture_barrier_ = false;
+      status_;                        // where kernels that report something do so; null until one is recorded
+  std::unique_ptr<Capture> capture_;  // null: launches are recorded
+  CallRecheck* recheck_ = nullptr;
   std::optional<std::vector<TouchedRange>> pending_;  // ranges of the next launch
   CheckedLaunch checked_;                             // scratch of the call that is inside
   std::string label_path_;
@@ -122,9 +147,27 @@ class OperatorScope {
   void dispatch(const Pipeline& pipeline, std::initializer_list<KernelArg> args, const Grid& grid);
   void barrier();
 
+  // How a replay calls the operator again: `make_again()` gives a function of (CommandEncoder&, const
+  // Rebinding&, const Params&). It is asked for only while launches are captured.
+  template <typename Params, typename MakeAgain>
+  void on_replay(const Params& params, const MakeAgain& make_again) {
+    if (!is_captured()) return;
+    remember({reinterpret_cast<const std::uint8_t*>(&params), sizeof(Params)},
+             [again = make_again()](CommandEncoder& encoder, const Rebinding& rebinding,
+                                    const std::uint8_t* bytes) {
+               Params params;
+               std::memcpy(&params, bytes, sizeof(Params));
+               again(encoder, rebinding, params);
+             });
+  }
+
  private:
+  bool is_captured() const noexcept;
+  void remember(std::span<const std::uint8_t> params, CallAgain again);
+
   EncoderState& encoder_;
   EncoderState::Use use_;
+  EncoderState::Call call_;
 };
 
 }  // namespace metalane::core

@@ -28,6 +28,28 @@ std::chrono::steady_clock::time_point deadline_after(double seconds) {
 
 }  // namespace
 
+void merge_touched(std::vector<TouchedRange>& touched) {
+  std::sort(touched.begin(), touched.end(), [](const TouchedRange& a, const TouchedRange& b) {
+    return std::pair(a.access, a.range.begin) < std::pair(b.access, b.range.begin);
+  });
+  std::size_t kept = 0;
+  for (const TouchedRange& next : touched) {
+    if (kept != 0 && touched[kept - 1].access == next.access &&
+        next.range.begin <= touched[kept - 1].range.end) {
+      touched[kept - 1].range.end = std::max(touched[kept - 1].range.end, next.range.end);
+    } else {
+      touched[kept++] = next;
+    }
+  }
+  touched.resize(kept);
+}
+
+void check_time_limit(const char* call, const std::optional<double>& seconds) {
+  if (seconds && !(*seconds > 0)) {
+    throw ArgumentError(call, "timeout", "a positive number of seconds", std::to_string(*seconds));
+  }
+}
+
 bool TicketState::wait_done(std::optional<double> seconds) const {
   if (done()) return true;
   device_->check_process();
@@ -145,6 +167,8 @@ void Timeline::finish_in_order() {
     for (const auto& storage : flight->pinned) storage->unpin();
     flight->pinned.clear();
     flight->pipelines.clear();
+    flight->touched = {};
+    flight->held.reset();
     flight->submission.reset();
     flight->ticket->finish(std::move(*flight->completion), std::move(flight->inherited));
     lock.lock();

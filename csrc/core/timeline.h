@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,13 +66,21 @@ struct TouchedRange {
   Access access = Access::none;
 };
 
+// Sorts ranges and joins those of one access that cover or touch each other.
+void merge_touched(std::vector<TouchedRange>& touched);
+
+// Throws ArgumentError where a submission cannot have this time limit.
+void check_time_limit(const char* call, const std::optional<double>& seconds);
+
 // One submission from commit() to its ticket's end. Owns what the launches need to stay alive.
 struct Flight {
   std::unique_ptr<backend::Submission> submission;
   std::optional<double> time_limit;
-  std::vector<TouchedRange> touched;
+  std::span<const TouchedRange> touched;  // of `own_touched`, or of what is held
+  std::vector<TouchedRange> own_touched;
   std::vector<std::shared_ptr<Storage>> pinned;
   std::vector<Pipeline> pipelines;
+  std::shared_ptr<const void> held;  // a replayed program with its pins
   std::vector<std::shared_ptr<TicketState>> waits;
   std::unique_ptr<LaunchStatus> status;  // null where no kernel of it reports anything
   std::shared_ptr<TicketState> ticket;

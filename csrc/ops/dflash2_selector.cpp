@@ -214,6 +214,23 @@ std::array<Expected, 13> selector_arguments(const DFlash2SelectorBuffers& b, std
 
 constexpr std::size_t kSelectorReads = 5;
 
+// In the order of selector_arguments().
+std::array<Buffer*, 13> fields_of(DFlash2SelectorBuffers& buffers) {
+  return {&buffers.logits,
+          &buffers.selector_hidden,
+          &buffers.predecessor_codebook,
+          &buffers.successor_codebook,
+          &buffers.uniforms,
+          &buffers.partial_ids,
+          &buffers.partial_values,
+          &buffers.candidates,
+          &buffers.unary,
+          &buffers.edges,
+          &buffers.tokens,
+          &buffers.proposal_probabilities,
+          &buffers.confidence};
+}
+
 }  // namespace
 
 DFlash2SelectorBuffers DFlash2SelectorBuffers::alloc(const Device& device, std::uint64_t lanes,
@@ -222,19 +239,7 @@ DFlash2SelectorBuffers DFlash2SelectorBuffers::alloc(const Device& device, std::
   check_lanes_and_rows(op, lanes, rows_per_lane);
   check_vocabulary(op, vocabulary);
   DFlash2SelectorBuffers buffers;
-  const std::array<Buffer*, 13> fields = {&buffers.logits,
-                                          &buffers.selector_hidden,
-                                          &buffers.predecessor_codebook,
-                                          &buffers.successor_codebook,
-                                          &buffers.uniforms,
-                                          &buffers.partial_ids,
-                                          &buffers.partial_values,
-                                          &buffers.candidates,
-                                          &buffers.unary,
-                                          &buffers.edges,
-                                          &buffers.tokens,
-                                          &buffers.proposal_probabilities,
-                                          &buffers.confidence};
+  const std::array<Buffer*, 13> fields = fields_of(buffers);
   const auto arguments = selector_arguments(buffers, lanes, rows_per_lane, vocabulary);
   for (std::size_t i = 0; i < fields.size(); ++i) {
     *fields[i] = device.zeros(shape_of(arguments[i]), arguments[i].dtype);
@@ -258,6 +263,14 @@ void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuf
   const std::uint64_t positions = std::uint64_t{params.lanes} * (params.rows_per_lane - 1);
 
   core::OperatorScope launches(*encoder.state(), kSelector, "dflash2_selector");
+  launches.on_replay(params, [&] {
+    return [buffers](CommandEncoder& again, const core::Rebinding& rebinding,
+                     const DFlash2SelectorParams& new_params) {
+      DFlash2SelectorBuffers rebound = buffers;
+      for (Buffer* buffer : fields_of(rebound)) *buffer = rebinding(*buffer);
+      dispatch_dflash2_selector(again, rebound, new_params);
+    };
+  });
   launches.dispatch(top16,
                     {{0, buffers.logits}, {1, buffers.partial_ids}, {2, buffers.partial_values}, {3, params}},
                     Grid::threadgroups({positions * DFLASH2_SHARDS, 1, 1}, {256, 1, 1}));
@@ -301,6 +314,12 @@ void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confide
   const Pipeline& pipeline = kernel.on(device);
 
   core::OperatorScope launches(*encoder.state(), kVerifyRows, "dflash2_verify_rows");
+  launches.on_replay(params, [&] {
+    return [confidence, verify_rows](CommandEncoder& again, const core::Rebinding& rebinding,
+                                     const DFlash2VerifyRowsParams& new_params) {
+      dispatch_dflash2_verify_rows(again, rebinding(confidence), rebinding(verify_rows), new_params);
+    };
+  });
   launches.dispatch(pipeline, {{0, confidence}, {1, verify_rows}, {2, params}},
                     Grid::threads({1, 1, 1}, {1, 1, 1}));
 }

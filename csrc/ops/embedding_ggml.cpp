@@ -53,6 +53,12 @@ void embedding_gather_ggml(CommandEncoder& encoder, const Buffer& weight, const 
   const Pipeline& pipeline = ops::ggml_kernel(ops::GgmlKernel::gather, type.type).on(device);
 
   core::OperatorScope launches(*encoder.state(), kOp, kOp);
+  launches.on_replay(params, [&] {
+    return [weight, ids, output](CommandEncoder& again, const core::Rebinding& rebinding,
+                                 const EmbeddingGgmlParams& new_params) {
+      embedding_gather_ggml(again, rebinding(weight), rebinding(ids), rebinding(output), new_params);
+    };
+  });
   launches.dispatch(
       pipeline, {{0, weight}, {1, ids}, {2, output}, {4, params}},
       Grid::threads({(std::uint64_t{params.embed_dim} + 15) / 16, params.n_tokens, 1}, {64, 1, 1}));

@@ -77,14 +77,24 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
   ops::check_buffers(op, device, arguments);
 }
 
-// Batches one behind another, by one launch.
+// Batches one behind another, by one launch. `make_again()` gives the operator's call as a function of
+// (encoder, input, weight, output, params), for replays.
+template <typename MakeAgain>
 void multiply(const char* op, std::string_view label, CommandEncoder& encoder, const Buffer& input,
               const Buffer& weight, const Buffer& output, const GgmlQuantizedMatmulParams& params,
-              const GgmlTypeInfo& type, const ops::GgmlVariant& variant, std::uint64_t batches) {
+              const GgmlTypeInfo& type, const ops::GgmlVariant& variant, std::uint64_t batches,
+              const MakeAgain& make_again) {
   core::DeviceState& device = ops::device_of(op, encoder);
   check_operands(op, device, input, weight, output, params, type, batches);
   const Pipeline& pipeline = ops::ggml_kernel(variant.kernel, type.type).on(device);
   core::OperatorScope launches(*encoder.state(), op, label);
+  launches.on_replay(params, [&] {
+    return
+        [input, weight, output, again = make_again()](CommandEncoder& other, const core::Rebinding& rebinding,
+                                                      const GgmlQuantizedMatmulParams& new_params) {
+          again(other, rebinding(input), rebinding(weight), rebinding(output), new_params);
+        };
+  });
   launches.dispatch(pipeline, {{0, input}, {1, weight}, {2, output}, {3, params}},
                     Grid::threadgroups({ops::tiles(params.n, variant.weight_rows),
                                         ops::tiles(params.m, variant.input_rows), batches},
@@ -100,7 +110,12 @@ void quantized_matmul_ggml(CommandEncoder& encoder, const Buffer& input, const B
   const GgmlTypeInfo& type = ops::check_dense(op, params);
   const ops::GgmlVariant variant = ops::dense_variant(
       op, params, algorithm == GgmlAlgorithm::automatic ? policy.choose(params) : algorithm);
-  multiply(op, "quantized_matmul_ggml", encoder, input, weight, output, params, type, variant, 1);
+  multiply(op, op, encoder, input, weight, output, params, type, variant, 1, [&] {
+    return [algorithm, policy](CommandEncoder& other, const Buffer& new_input, const Buffer& new_weight,
+                               const Buffer& new_output, const GgmlQuantizedMatmulParams& new_params) {
+      quantized_matmul_ggml(other, new_input, new_weight, new_output, new_params, algorithm, policy);
+    };
+  });
 }
 
 void quantized_matmul_batched_mv(CommandEncoder& encoder, const Buffer& input, const Buffer& weight,
@@ -110,8 +125,14 @@ void quantized_matmul_batched_mv(CommandEncoder& encoder, const Buffer& input, c
   const GgmlQuantizedMatmulParams params = {m, n, k, static_cast<std::uint32_t>(ggml_type)};
   const GgmlTypeInfo& type = ops::check_dense(op, params);
   ops::check_count(op, "batches", batches, 0x7fffffff);
-  multiply(op, "quantized_matmul_batched_mv", encoder, input, weight, output, params, type,
-           ops::dense_variant(op, params, GgmlAlgorithm::mv), batches);
+  multiply(op, op, encoder, input, weight, output, params, type,
+           ops::dense_variant(op, params, GgmlAlgorithm::mv), batches, [&] {
+             return [batches](CommandEncoder& other, const Buffer& new_input, const Buffer& new_weight,
+                              const Buffer& new_output, const GgmlQuantizedMatmulParams& p) {
+               quantized_matmul_batched_mv(other, new_input, new_weight, new_output, batches, p.m, p.n, p.k,
+                                           static_cast<GgmlType>(p.ggml_type));
+             };
+           });
 }
 
 }  // namespace metalane

@@ -96,21 +96,25 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
   ops::check_buffers(op, device, arguments);
 }
 
+template <typename MakeAgain>
 void multiply_by_vectors(const char* op, CommandEncoder& encoder, core::DeviceState& device,
                          const Buffer& input, const Buffer& weight, const Buffer& ids, const Buffer& output,
-                         const Params& params, const GgmlTypeInfo& type) {
+                         const Params& params, const GgmlTypeInfo& type, const MakeAgain& make_again) {
   const Pipeline& pipeline = ops::ggml_kernel(ops::GgmlKernel::id_mv, type.type).on(device);
   const ops::GgmlVariant variant = ops::routed_variant(op, GgmlAlgorithm::mv, false);
   core::OperatorScope launches(*encoder.state(), op, op);
+  launches.on_replay(params, make_again);
   launches.dispatch(pipeline, {{0, input}, {1, weight}, {2, ids}, {3, output}, {5, params}},
                     Grid::threadgroups({ops::tiles(params.n, variant.weight_rows), ops::routes_of(params), 1},
                                        {GGML_MM_THREADS, 1, 1}));
 }
 
 // Sorts the routes by expert into `schedule`, then multiplies along it.
+template <typename MakeAgain>
 void multiply_by_tiles(const char* op, CommandEncoder& encoder, core::DeviceState& device,
                        const Buffer& input, const Buffer& ids, std::span<const Product> products,
-                       const Buffer& schedule, const Params& params, const GgmlTypeInfo& type, bool slotted) {
+                       const Buffer& schedule, const Params& params, const GgmlTypeInfo& type, bool slotted,
+                       const MakeAgain& make_again) {
   static const core::BuiltinPipeline count_kernel("quantized_matmul_id_count");
   static const core::BuiltinPipeline route_kernel("quantized_matmul_id_route");
   const ops::GgmlVariant variant = ops::routed_variant(op, GgmlAlgorithm::mm_simd, slotted);
@@ -123,6 +127,7 @@ void multiply_by_tiles(const char* op, CommandEncoder& encoder, core::DeviceStat
   const std::uint64_t most_tiles = routes / variant.input_rows + std::min(classes, routes);
 
   core::OperatorScope launches(*encoder.state(), op, op);
+  launches.on_replay(params, make_again);
   launches.dispatch(count, {{0, ids}, {1, schedule}, {3, params}},
                     Grid::threadgroups({classes, 1, 1}, {GGML_ROUTE_THREADS, 1, 1}));
   launches.barrier();
@@ -155,15 +160,17 @@ void check_scratch(const char* op, const core::DeviceState& device, const IdMmSc
   }
 }
 
+template <typename MakeAgain>
 void multiply_pooled(const char* op, CommandEncoder& encoder, const Buffer& input, const Buffer& ids,
                      std::span<const Product> products, const IdMmScratch& scratch, const Params& params,
-                     bool slotted) {
+                     bool slotted, const MakeAgain& make_again) {
   core::DeviceState& device = ops::device_of(op, encoder);
   const GgmlTypeInfo& type = ops::check_routed(op, params);
   check_operands(op, device, input, ids, products, params, type, slotted);
   check_scratch(op, device, scratch, params);
   ops::check_ids(op, encoder, ids, ops::routes_of(params), params.n_experts, "n_experts");
-  multiply_by_tiles(op, encoder, device, input, ids, products, scratch.schedule(), params, type, slotted);
+  multiply_by_tiles(op, encoder, device, input, ids, products, scratch.schedule(), params, type, slotted,
+                    make_again);
 }
 
 }  // namespace
@@ -178,6 +185,21 @@ IdMmScratch IdMmScratch::alloc(const Device& device, std::uint64_t n_experts, st
   const std::uint64_t routes = n_tokens * top_k;
   return IdMmScratch(device.zeros(Shape({ops::schedule_words(n_experts, routes)}), DType::uint32),
                      static_cast<std::uint32_t>(n_experts), static_cast<std::uint32_t>(routes));
+}
+
+IdMmScratch IdMmScratch::over(const Buffer& schedule, std::uint64_t n_experts, std::uint64_t routes) {
+  constexpr const char* op = "IdMmScratch.over";
+  ops::check_count(op, "n_experts", n_experts, kMostExperts);
+  ops::check_count(op, "routes", routes, 0x7fffffff);
+  if (schedule.dtype() != DType::uint32) {
+    throw DTypeError(op, "schedule", "uint32", std::string(name_of(schedule.dtype())));
+  }
+  const std::uint64_t needed = ops::schedule_words(n_experts, routes) * sizeof(std::uint32_t);
+  if (schedule.nbytes() < needed) {
+    throw ArgumentError(op, "schedule", "at least " + std::to_string(needed) + " bytes",
+                        std::to_string(schedule.nbytes()));
+  }
+  return IdMmScratch(schedule, static_cast<std::uint32_t>(n_experts), static_cast<std::uint32_t>(routes));
 }
 
 std::string IdMmScratch::status() const {
@@ -198,13 +220,21 @@ void quantized_matmul_id_ggml(CommandEncoder& encoder, const Buffer& input, cons
   const ops::GgmlVariant variant = ops::routed_variant(
       op, algorithm == GgmlAlgorithm::automatic ? policy.choose(params) : algorithm, false);
   ops::check_ids(op, encoder, ids, ops::routes_of(params), params.n_experts, "n_experts");
+  const auto make_again = [&] {
+    return [input, weight, ids, output, algorithm, policy](CommandEncoder& again, const core::Rebinding& to,
+                                                           const Params& new_params) {
+      quantized_matmul_id_ggml(again, to(input), to(weight), to(ids), to(output), new_params, algorithm,
+                               policy);
+    };
+  };
   if (variant.algorithm == GgmlAlgorithm::mv) {
-    multiply_by_vectors(op, encoder, device, input, weight, ids, output, params, type);
+    multiply_by_vectors(op, encoder, device, input, weight, ids, output, params, type, make_again);
     return;
   }
   const Buffer schedule =
       device.scratch_pool().take(ops::schedule_words(params.n_experts, ops::routes_of(params)));
-  multiply_by_tiles(op, encoder, device, input, ids, {&product, 1}, schedule, params, type, false);
+  multiply_by_tiles(op, encoder, device, input, ids, {&product, 1}, schedule, params, type, false,
+                    make_again);
 }
 
 void quantized_matmul_id_ggml_pooled(CommandEncoder& encoder, const Buffer& input, const Buffer& weight,
@@ -212,7 +242,12 @@ void quantized_matmul_id_ggml_pooled(CommandEncoder& encoder, const Buffer& inpu
                                      const Params& params) {
   const Product product = {"weight", weight, "output", output};
   multiply_pooled("quantized_matmul_id_ggml_pooled", encoder, input, ids, {&product, 1}, scratch, params,
-                  false);
+                  false, [&] {
+                    return [=](CommandEncoder& again, const core::Rebinding& to, const Params& new_params) {
+                      quantized_matmul_id_ggml_pooled(again, to(input), to(weight), to(ids), to(output),
+                                                      scratch, new_params);
+                    };
+                  });
 }
 
 void quantized_matmul_id_ggml_pooled_pair(CommandEncoder& encoder, const Buffer& input,
@@ -221,8 +256,13 @@ void quantized_matmul_id_ggml_pooled_pair(CommandEncoder& encoder, const Buffer&
                                           const IdMmScratch& scratch, const Params& params) {
   const std::array<Product, 2> products = {
       {{"weight_a", weight_a, "output_a", output_a}, {"weight_b", weight_b, "output_b", output_b}}};
-  multiply_pooled("quantized_matmul_id_ggml_pooled_pair", encoder, input, ids, products, scratch, params,
-                  false);
+  multiply_pooled(
+      "quantized_matmul_id_ggml_pooled_pair", encoder, input, ids, products, scratch, params, false, [&] {
+        return [=](CommandEncoder& again, const core::Rebinding& to, const Params& new_params) {
+          quantized_matmul_id_ggml_pooled_pair(again, to(input), to(weight_a), to(weight_b), to(ids),
+                                               to(output_a), to(output_b), scratch, new_params);
+        };
+      });
 }
 
 void quantized_matmul_id_ggml_pooled_slotted(CommandEncoder& encoder, const Buffer& input,
@@ -230,7 +270,12 @@ void quantized_matmul_id_ggml_pooled_slotted(CommandEncoder& encoder, const Buff
                                              const IdMmScratch& scratch, const Params& params) {
   const Product product = {"weight", weight, "output", output};
   multiply_pooled("quantized_matmul_id_ggml_pooled_slotted", encoder, input, ids, {&product, 1}, scratch,
-                  params, true);
+                  params, true, [&] {
+                    return [=](CommandEncoder& again, const core::Rebinding& to, const Params& new_params) {
+                      quantized_matmul_id_ggml_pooled_slotted(again, to(input), to(weight), to(ids),
+                                                              to(output), scratch, new_params);
+                    };
+                  });
 }
 
 }  // namespace metalane

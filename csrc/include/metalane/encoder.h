@@ -91,6 +91,26 @@ class METALANE_API CommandEncoder {
   std::shared_ptr<core::EncoderState> state_;
 };
 
+// A capture that ends with the scope: what take() did not fetch is dropped, and the encoder stays usable.
+class CaptureScope {
+ public:
+  explicit CaptureScope(CommandEncoder& encoder) : encoder_(encoder) { encoder_.start_capture(); }
+  ~CaptureScope() {
+    if (!taken_ && encoder_.is_open()) encoder_.abandon_capture();
+  }
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
+  ComputeGraph take() {
+    ComputeGraph graph = encoder_.take_capture();
+    taken_ = true;
+    return graph;
+  }
+
+ private:
+  CommandEncoder& encoder_;
+  bool taken_ = false;
+};
+
 // Pushes a label for the lifetime of the scope.
 class LabelScope {
  public:

@@ -17,6 +17,7 @@
 #include <metalane/ops/dequantize.h>
 #include <metalane/ops/dflash2_selector.h>
 #include <metalane/ops/embedding_ggml.h>
+#include <metalane/ops/graph_fusion.h>
 #include <metalane/ops/quantized_matmul_ggml.h>
 #include <metalane/ops/quantized_matmul_id_ggml.h>
 #include <metalane/ticket.h>

@@ -125,6 +125,10 @@ void capture(const metalane::Device& device) {
   graph.encode(replay);
   replay.commit_and_wait();
   expect(static_cast<const std::uint32_t*>(values.data())[255] == 1, "a replayed launch runs");
+  const metalane::Buffer others = device.zeros({256}, metalane::DType::uint32);
+  const metalane::GraphRebinding to_others[] = {{values, others}};
+  graph.replay({}, to_others).wait();
+  expect(static_cast<const std::uint32_t*>(others.data())[255] == 1, "a replay runs on other memory");
 }
 
 void errors(const metalane::Device& device) {

@@ -21,6 +21,10 @@ class METALANE_API IdMmScratch {
   static IdMmScratch alloc(const Device& device, std::uint64_t n_experts, std::uint64_t n_tokens,
                            std::uint64_t top_k = 8);
 
+  // Memory that the caller has, u32, for as many experts and routes. Throws ArgumentError or DTypeError where
+  // it is too small.
+  static IdMmScratch over(const Buffer& schedule, std::uint64_t n_experts, std::uint64_t routes);
+
   std::uint32_t n_experts() const noexcept { return n_experts_; }
   std::uint32_t routes() const noexcept { return routes_; }
   const Buffer& schedule() const noexcept {
