@@ -26,6 +26,22 @@ std::chrono::steady_clock::time_point deadline_after(double seconds) {
                                                 std::chrono::duration<double>(bounded));
 }
 
+// Whether the written ones among `touched` cover all of `range`.
+bool is_overwritten(std::span<const TouchedRange> touched, const AddressRange& range) {
+  std::vector<AddressRange> written;
+  for (const TouchedRange& one : touched) {
+    if (writes(one.access) && one.range.overlaps(range)) written.push_back(one.range);
+  }
+  std::sort(written.begin(), written.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  std::uint64_t covered = range.begin;
+  for (const AddressRange& one : written) {
+    if (one.begin > covered) return false;
+    covered = std::max(covered, one.end);
+  }
+  return covered >= range.end;
+}
+
 }  // namespace
 
 void merge_touched(std::vector<TouchedRange>& touched) {
@@ -194,9 +210,14 @@ std::shared_ptr<Failure> Timeline::inherited_failure(const Flight& flight) const
   for (const FailedRange& failed : failed_) {
     for (const TouchedRange& touched : flight.touched) {
       if (!reads(touched.access) || !touched.range.overlaps(failed.range)) continue;
-      const bool overwrites_knowingly =
-          writes(touched.access) && flight.number > failed.failure->reported_at.load();
-      if (!overwrites_knowingly) return failed.failure;
+      // Who was told of the failure and writes the range anew tries again: a submission that also reads it
+      // reads what it wrote, or what it knows to be garbage.
+      const bool tries_again =
+          flight.number > failed.failure->reported_at.load() &&
+          (writes(touched.access) ||
+           is_overwritten(flight.touched, {std::max(touched.range.begin, failed.range.begin),
+                                           std::min(touched.range.end, failed.range.end)}));
+      if (!tries_again) return failed.failure;
     }
   }
   return nullptr;

@@ -85,7 +85,13 @@ TEST_CASE(what_a_failed_replay_wrote_fails_for_its_readers) {
   opened.backend->complete(0, error);
   CHECK_THROWS(y.data(), CommandBufferError, "broken");
   CHECK_THROWS(failed.wait(), CommandBufferError, "broken");
-  graph.replay();  // writes all of it anew
+  CommandEncoder reader = opened.device.command_encoder();  // writes b alone anew, and y is still garbage
+  reader.dispatch(opened.pipeline("rw"), {{0, x}, {1, b}}, one);
+  reader.dispatch(opened.pipeline("rw"), {{0, y}, {1, b}}, one);
+  const Ticket inherits = reader.commit();
+  opened.backend->complete();
+  CHECK_THROWS(inherits.wait(), CommandBufferError, "broken");
+  graph.replay();  // reads a and y only behind its own writes
   opened.backend->complete();
   CHECK(y.data() != nullptr);
 }
@@ -135,3 +141,5 @@ TEST_CASE(threads_replay_rebind_and_read_one_graph) {
   for (std::thread& thread : running) thread.join();
   for (const std::uint32_t count : wrong) CHECK_EQ(count, 0u);
 }
+
+CHECK_MAIN()
