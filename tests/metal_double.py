@@ -45,6 +45,7 @@ class MetalDouble:
         ("delay_completion", ctypes.c_double),
         ("lose_device", ctypes.c_uint32),
         ("set_watchdog", ctypes.c_double),
+        ("plant_pipeline", ctypes.c_char_p, ctypes.c_uint64),
         ("plant_reflection", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64),
     )
 

@@ -171,6 +171,15 @@ def test_the_backend_sends_only_what_apple_knows(
     assert strangers(used, foundation) == []
 
 
+def test_metal_stays_in_its_folder() -> None:
+    """Nothing else of the library includes Metal's headers, without which none of its types can be named."""
+    csrc = Path(__file__).resolve().parents[2] / "csrc"
+    texts = [path for path in csrc.rglob("*") if path.suffix in {".h", ".cpp", ".mm", ".m"}]
+    header = re.compile(r"#\s*(?:import|include)\s*<(?:Metal|Foundation|objc)/")
+    found = {path.parent.relative_to(csrc) for path in texts if header.search(path.read_text())}
+    assert found == {Path("backends/metal")}
+
+
 PLANTED = """#import <Metal/Metal.h>
 @protocol Planted <NSObject>
 {declaration}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,25 +135,31 @@ def test_the_key_says_what_decides() -> None:
         assert part in key
 
 
-@pytest.mark.usefixtures("whole_system")
-@pytest.mark.parametrize("fits", [True, False])
-def test_a_metallib_beside_the_library_stands_in_for_the_source(fits: bool) -> None:
-    text = ml.Device("metal").registry.metal_source("metalane_fill").encode()
-    folder = Path(ml.__file__).parent / "metallib" / "memory"
-    path = folder / f"{hashlib.sha256(text if fits else text + b' ').hexdigest()}.metallib"
-    folder.mkdir(parents=True)
-    try:
-        path.write_bytes(b"MTLB double\n" + text)
-        device = ml.Device("metal", pipeline_archive=False)
-        x = device.zeros(100, ml.uint8)
-        encoder = device.command_encoder()
-        encoder.fill(x, 7)
-        encoder.commit().wait()
-        assert (np.asarray(x) == 7).all()
-        # The double reads its metallibs with options of its own.
-        assert ("languageVersion=3.2" in DOUBLE.last_compilation().decode()) == (not fits)
-    finally:
-        shutil.rmtree(folder.parent)
+def test_a_pipeline_is_held_to_what_metal_says_of_it() -> None:
+    device = device_with_source()
+    DOUBLE.plant_pipeline(b"threadExecutionWidth", 64)
+    with pytest.raises(
+        ml.CompileError, match="kernel 'scale': its simdgroups have 64 threads .* count on 32"
+    ):
+        device.registry.pipeline("work::scale")
+    DOUBLE.reset()
+    most = device.limits.max_threadgroup_memory
+    DOUBLE.plant_pipeline(b"staticThreadgroupMemoryLength", most + 16)
+    with pytest.raises(ml.CompileError, match=f"variables take {most + 16} bytes, the limit is {most}"):
+        device.registry.pipeline("work::scale")
+    DOUBLE.reset()
+    DOUBLE.plant_pipeline(b"staticThreadgroupMemoryLength", most)
+    DOUBLE.plant_pipeline(b"maxTotalThreadsPerThreadgroup", 96)
+    pipeline = device.registry.pipeline("work::stepped", constants={"pace": 1, "weights": (0, 0, 0)})
+    assert pipeline.static_threadgroup_memory == most
+    assert pipeline.max_total_threads_per_threadgroup == 96
+    y = device.zeros(97, ml.float32)
+    encoder = device.command_encoder()
+    with pytest.raises(ml.ArgumentError, match="at most 96"):
+        encoder.dispatch(pipeline, [y], threads=97, threads_per_threadgroup=97)
+    encoder.dispatch(pipeline, [y], threads=97, threads_per_threadgroup=96)
+    encoder.commit().wait()
+    assert np.asarray(y).tolist() == list(range(97))
 
 
 # Waits for the file argv[1], so that all start at once, and makes the pipelines from argv[2] to argv[3].
@@ -237,6 +241,18 @@ class TestArchive:
         for process in running:
             assert process.wait(60) == 0
             process.stdout.close()
+
+    def test_what_decides_the_code_decides_the_file(self, folder: Path) -> None:
+        def files(selector: str = "metal", math: str = "safe", factor: int = 2) -> int:
+            device = ml.Device(selector)
+            source = f"kernel void grow(device uint* x [[buffer(0)]]) {{ x[0] *= {factor}; }}"
+            device.registry.register_source("grow", source)
+            device.registry.pipeline("grow", math=math)
+            return len(list(folder.glob("*.metalarchive")))
+
+        assert [files(), files(), files(math="fast"), files(factor=3), files("metal:1")] == [1, 1, 2, 3, 4]
+        DOUBLE.set_system(NO_MATH_MODE)
+        assert files() == 5
 
     def test_off(self, folder: Path) -> None:
         device_with_source(pipeline_archive=False).registry.pipeline("work::scale")

@@ -40,6 +40,8 @@ enum class Event : std::uint8_t {
   set_buffer_offset,
   set_bytes,
   set_threadgroup_memory,
+  event_wait,
+  event_signal,
   residency_add,
   residency_remove,
   residency_commit,

@@ -328,6 +328,8 @@ int64_t metal_double_count(const char* what) {
                                           "buffer offsets set",
                                           "bytes set",
                                           "threadgroup memory set",
+                                          "event waits",
+                                          "event signals",
                                           "residency adds",
                                           "residency removes",
                                           "residency commits",
@@ -377,6 +379,10 @@ void metal_double_plant_reflection(const char* argument, const char* member, con
   auto& all = accounts();
   const std::lock_guard lock(all.planted_mutex);
   all.planted.push_back({argument, member != nullptr ? member : "", what, value});
+}
+
+void metal_double_plant_pipeline(const char* what, uint64_t value) {
+  metal_double_plant_reflection("", nullptr, what, value);
 }
 
 void metal_double_reset(void) {

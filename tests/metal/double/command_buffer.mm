@@ -243,6 +243,7 @@ METAL_DOUBLE_OF_ITS_SYSTEM
   std::shared_ptr<EventState> state = state_of(event);
   if (!state->shared && state->device != &(*_state)->queue->device)
     return refuse(**_state, member, "the event is another device's and not shared");
+  count_event(waits ? Event::event_wait : Event::event_signal);
   (*_state)->commands.emplace_back(EventCommand{std::move(state), value, waits != NO});
 }
 - (void)encodeWaitForEvent:(id<MTLEvent>)event value:(uint64_t)value {

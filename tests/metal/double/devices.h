@@ -66,6 +66,8 @@ struct PipelineState {
   std::shared_ptr<const metalane::backend::Pipeline> compiled;
   std::string name;  // the label, or else the function's name
   std::uint32_t max_threads = 0;
+  std::uint32_t execution_width = 0;
+  std::uint32_t static_threadgroup_memory = 0;
   bool whole_simdgroups = false;
   std::atomic<bool> alive{true};
   std::atomic<std::uint32_t> unretained{0};

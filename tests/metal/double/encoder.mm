@@ -129,9 +129,8 @@ Dispatch* append(EncoderState& state, const char* member, Grid::Kind kind, MTLSi
   Dispatch dispatch;
   dispatch.pipeline = state.pipeline;
   dispatch.kind = kind;
-  const metalane::backend::Pipeline& compiled = *state.pipeline->compiled;
-  NSUInteger memory = compiled.static_threadgroup_memory;
-  for (const metalane::KernelArgument& argument : compiled.signature.arguments) {
+  NSUInteger memory = state.pipeline->static_threadgroup_memory;
+  for (const metalane::KernelArgument& argument : state.pipeline->compiled->signature.arguments) {
     if (!bind(state, member, argument, dispatch)) return nullptr;
   }
   for (const auto& binding : dispatch.threadgroup_memory) memory += binding.nbytes;

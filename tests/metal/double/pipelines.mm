@@ -144,10 +144,10 @@ METAL_DOUBLE_COUNTED("MTLComputePipelineState")
   return (*_state)->max_threads;
 }
 - (NSUInteger)threadExecutionWidth {
-  return (*_state)->compiled->thread_execution_width;
+  return (*_state)->execution_width;
 }
 - (NSUInteger)staticThreadgroupMemoryLength {
-  return (*_state)->compiled->static_threadgroup_memory;
+  return (*_state)->static_threadgroup_memory;
 }
 @end
 
@@ -217,7 +217,14 @@ id<MTLComputePipelineState> new_pipeline(DeviceState& device, MTLComputePipeline
   state->device = &device;
   state->compiled = compiled;
   state->name = descriptor->_label != nil ? to_string(descriptor->_label) : function->name;
-  state->max_threads = std::min(compiled->max_total_threads_per_threadgroup, limits().threads);
+  const auto value_of = [](const char* what, std::uint32_t own) {
+    return static_cast<std::uint32_t>(planted("", "", what).value_or(own));
+  };
+  state->max_threads = value_of("maxTotalThreadsPerThreadgroup",
+                                std::min(compiled->max_total_threads_per_threadgroup, limits().threads));
+  state->execution_width = value_of("threadExecutionWidth", compiled->thread_execution_width);
+  state->static_threadgroup_memory =
+      value_of("staticThreadgroupMemoryLength", compiled->static_threadgroup_memory);
   if (asked_for != 0)
     state->max_threads = std::min(state->max_threads, static_cast<std::uint32_t>(asked_for));
   state->whole_simdgroups = descriptor->_threadGroupSizeIsMultipleOfThreadExecutionWidth;

@@ -94,9 +94,10 @@ MTLCommandBufferError code_of(const std::string& code) {
   if (code == "fault") return MTLCommandBufferErrorPageFault;
   if (code == "stack-overflow") return MTLCommandBufferErrorStackOverflow;
   if (code == "out-of-memory") return MTLCommandBufferErrorOutOfMemory;
-  if (code == "grid" || code == "indirect") return MTLCommandBufferErrorInvalidResource;
-  // A barrier that some threads never reach hangs a GPU until its watchdog barks.
-  if (code == "timeout" || code == "barrier") return MTLCommandBufferErrorTimeout;
+  if (code == "grid") return MTLCommandBufferErrorInvalidResource;
+  // A barrier that some threads never reach, and counts of threadgroups past all bounds, keep a GPU busy
+  // until its watchdog barks.
+  if (code == "timeout" || code == "barrier" || code == "indirect") return MTLCommandBufferErrorTimeout;
   return MTLCommandBufferErrorInternal;
 }
 
@@ -159,8 +160,9 @@ Outcome run_commands(CommandBufferState& commands) {
   for (Command& command : commands.commands) {
     if (device.lost()) break;
     if (auto* event = std::get_if<EventCommand>(&command)) {
-      // A signal comes even where the work before it failed: nobody waits for ever.
-      if (event->wait ? !wait_for(*event, device) : (event->event->signal(event->value), false)) break;
+      // Nobody promises a signal of work that failed.
+      if (event->wait && !wait_for(*event, device)) break;
+      if (!event->wait && outcome.code == MTLCommandBufferErrorNone) event->event->signal(event->value);
       continue;
     }
     const EncodedPass& pass = *std::get<std::shared_ptr<EncodedPass>>(command);

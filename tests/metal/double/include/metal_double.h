@@ -27,8 +27,9 @@ METAL_DOUBLE_API void metal_double_clear_violations(void);
 // How often something happened since the library was loaded: "dispatches", "indirect dispatches", "barriers",
 // "encoders", "concurrent encoders", "commits", "compilations", "pipelines", "archive hits", "archive
 // misses", "captures", "debug groups", what encoders had set ("pipelines set", "buffers set", "buffer offsets
-// set", "bytes set", "threadgroup memory set"), what residency sets were told ("residency adds", "residency
-// removes", "residency commits", "residency requests"). -1 for other names.
+// set", "bytes set", "threadgroup memory set"), "event waits" and "event signals" of command buffers, what
+// residency sets were told ("residency adds", "residency removes", "residency commits", "residency
+// requests"). -1 for other names.
 METAL_DOUBLE_API int64_t metal_double_count(const char* what);
 
 // What the last compilation of a source was asked for: "mathMode=0 functions=1 fastMath=0
@@ -84,6 +85,9 @@ METAL_DOUBLE_API void metal_double_set_watchdog(double seconds);
 // kernel, `what` ("offset", "dataType", "access", "index", "arrayLength", "dataSize", "used") reads `value`.
 METAL_DOUBLE_API void metal_double_plant_reflection(const char* argument, const char* member,
                                                     const char* what, uint64_t value);
+// Pipelines made from now on say so of themselves: "threadExecutionWidth", "maxTotalThreadsPerThreadgroup",
+// "staticThreadgroupMemoryLength".
+METAL_DOUBLE_API void metal_double_plant_pipeline(const char* what, uint64_t value);
 // No faults, nothing planted, all devices there, the system that the environment asks for.
 METAL_DOUBLE_API void metal_double_reset(void);
 
