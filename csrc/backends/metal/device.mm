@@ -313,7 +313,7 @@ void MetalDevice::start(const std::shared_ptr<Execution>& execution) {
     const std::shared_ptr<Execution> kept = execution;
     [commands addCompletedHandler:^(id<MTLCommandBuffer> finished) {
       const AutoreleaseScope scope;
-      queue_.ended(kept, completion_of(finished, *kept));
+      queue_.ended(kept, [&] { return completion_of(finished, *kept); });
     }];
     execution->signal_value = metal_->last_signal = value;
     [commands commit];

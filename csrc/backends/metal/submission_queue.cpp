@@ -79,8 +79,14 @@ void SubmissionQueue::end(const std::shared_ptr<Execution>& execution,
 }
 
 void SubmissionQueue::ended(const std::shared_ptr<Execution>& execution,
-                            backend::Completion completion) noexcept {
-  end(execution, std::move(completion));
+                            const std::function<backend::Completion()>& completion) noexcept {
+  backend::Completion known;
+  try {
+    known = completion();
+  } catch (const std::bad_alloc&) {
+    known.error = out_of_memory_;
+  }
+  end(execution, std::move(known));
   start_waiting();  // first: the GPU should not wait for what callers do on their reports
   report_ended();
 }

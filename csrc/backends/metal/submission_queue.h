@@ -39,8 +39,9 @@ class SubmissionQueue {
  public:
   explicit SubmissionQueue(Executor& executor);
   void commit(std::shared_ptr<Execution> execution) noexcept;
-  // From Metal's completion handler.
-  void ended(const std::shared_ptr<Execution>& execution, backend::Completion completion) noexcept;
+  // From Metal's completion handler, which may not throw: neither may what `completion` says cost an end.
+  void ended(const std::shared_ptr<Execution>& execution,
+             const std::function<backend::Completion()>& completion) noexcept;
   // Ends those that Metal has not been given yet.
   void cancel_waiting() noexcept;
 
