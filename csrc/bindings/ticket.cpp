@@ -28,6 +28,9 @@ void bind_ticket(nb::module_& module) {
           nb::sig("def error(self) -> Exception | None"),
           "The submission's error; None while it runs and when it succeeded.")
       .def_prop_ro("status", &Ticket::status, "'pending', 'done' or 'failed'.")
+      .def_prop_ro("gpu_start", &Ticket::gpu_start,
+                   "When its first launch began, in seconds of the device's clock; None until finished.")
+      .def_prop_ro("gpu_end", &Ticket::gpu_end, "When its last launch ended; None until finished.")
       .def_prop_ro("gpu_time", &Ticket::gpu_time, "Seconds on the device; None until finished.")
       .def("__repr__", [](const Ticket& self) { return "<Ticket " + self.status() + ">"; });
 }

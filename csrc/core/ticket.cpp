@@ -26,6 +26,14 @@ std::string Ticket::status() const {
   return state_->completion().warning.empty() ? "done" : state_->completion().warning;
 }
 
+std::optional<double> Ticket::gpu_start() const {
+  return state_->done() ? std::optional(state_->completion().start_seconds) : std::nullopt;
+}
+
+std::optional<double> Ticket::gpu_end() const {
+  return state_->done() ? std::optional(state_->completion().end_seconds) : std::nullopt;
+}
+
 std::optional<double> Ticket::gpu_time() const {
   if (!state_->done()) return std::nullopt;
   return state_->completion().end_seconds - state_->completion().start_seconds;

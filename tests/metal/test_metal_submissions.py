@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import json
+import re
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +105,45 @@ def test_many_open_and_running_submissions_never_block(metal: ml.Device) -> None
     assert np.asarray(x).tolist() == [300] * 32
 
 
+def test_submissions_are_in_flight_together(metal: ml.Device) -> None:
+    """Metal is given 64 at a time, each of which waits for the one before and signals the next."""
+    buffers = [metal.zeros(32, ml.uint32) for _ in range(70)]
+    names = (b"commits", b"event waits", b"event signals")
+    before = [DOUBLE.count(name) for name in names]
+    DOUBLE.delay_completion(1.0)
+    tickets = []
+    for x in buffers:
+        add(encoder := metal.command_encoder(), x, 1)
+        tickets.append(encoder.commit())
+    given = [DOUBLE.count(name) - earlier for name, earlier in zip(names, before, strict=True)]
+    assert not tickets[0].done
+    assert given == [64, 63, 64]
+    DOUBLE.delay_completion(0)  # of those that have not begun to wait
+    tickets[-1].wait(60)
+    assert [DOUBLE.count(name) - earlier for name, earlier in zip(names, before, strict=True)] == [70, 69, 70]
+    for earlier, later in itertools.pairwise(tickets):
+        assert earlier.done and earlier.gpu_end <= later.gpu_start
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_a_submission_is_one_encoder_with_the_barriers_that_are_due(
+    metal: ml.Device, concurrent: bool
+) -> None:
+    x, y = metal.zeros(64, ml.uint32), metal.zeros(64, ml.uint32)
+    names = (b"commits", b"encoders", b"concurrent encoders", b"dispatches", b"barriers")
+    before = [DOUBLE.count(name) for name in names]
+    encoder = metal.command_encoder(concurrent=concurrent)
+    for target in (x.view(0, 32), x.view(128, 32), y):  # apart from each other
+        add(encoder, target, 1)
+    for target in (x, y):  # the barrier before the first is one for the second, too
+        add(encoder, target, 1)
+    add(encoder, y, 1)
+    encoder.commit().wait(30)
+    after = [DOUBLE.count(name) - earlier for name, earlier in zip(names, before, strict=True)]
+    assert after == ([1, 1, 1, 6, 2] if concurrent else [1, 1, 0, 6, 0])
+    assert np.asarray(x).tolist() == [2] * 64 and np.asarray(y).tolist() == [3] * 64
+
+
 def test_dropped_encoders_leave_no_trace(metal: ml.Device) -> None:
     x = metal.zeros(32, ml.uint32)
     made = DOUBLE.made_objects(b"MTLCommandBuffer")
@@ -109,6 +153,14 @@ def test_dropped_encoders_leave_no_trace(metal: ml.Device) -> None:
         del encoder
     assert DOUBLE.made_objects(b"MTLCommandBuffer") == made
     assert np.asarray(x).tolist() == [0] * 32
+
+
+def test_every_code_of_apples_has_a_name() -> None:
+    listed = json.loads((Path(__file__).parent / "metal_api.json").read_text())["enumerators"]
+    codes = {
+        value for name, value in listed.items() if re.match(r"MTLCommandBufferError(?!Option|None)", name)
+    }
+    assert codes == {code for code, (name, _) in ERROR_CODES.items() if not name.startswith("metal-")}
 
 
 @pytest.mark.parametrize(("code", "expected"), ERROR_CODES.items())
@@ -172,12 +224,15 @@ def test_device_loss(metal: ml.Device) -> None:
 def test_a_wait_times_out_and_goes_on(metal: ml.Device) -> None:
     x = metal.zeros(32, ml.uint32)
     DOUBLE.delay_completion(0.4)
+    start = time.monotonic()
     add(encoder := metal.command_encoder(), x, 1)
     ticket = encoder.commit()
     with pytest.raises(ml.TimeoutError):
         ticket.wait(0.05)
+    assert ticket.gpu_start is ticket.gpu_end is ticket.gpu_time is None
     ticket.wait(30)
-    assert ticket.gpu_time is not None and ticket.gpu_time >= 0
+    assert 0.4 <= ticket.gpu_time <= time.monotonic() - start
+    assert ticket.gpu_end - ticket.gpu_start == ticket.gpu_time
     assert np.asarray(x).tolist() == [1] * 32
 
 
@@ -245,6 +300,33 @@ def test_threadgroup_memory_and_indirect_grids(metal: ml.Device) -> None:
     encoder.commit().wait()
     assert np.asarray(x).tolist() == [*range(1, 64), 0]
     assert DOUBLE.count(b"indirect dispatches") == before + 1
+
+
+def test_indirect_counts_that_are_zero_run_nothing(metal: ml.Device) -> None:
+    x = metal.zeros(64, ml.uint32)
+    counts = metal.from_numpy(np.array([0, 1, 1, 0, 1, 1, 0, 0], np.uint32))
+    encoder = metal.command_encoder()
+    for first in range(6):  # zeros on every axis, alone and together
+        encoder.dispatch(
+            "work::double_it", [x], threadgroups=counts.view(4 * first, 3), threads_per_threadgroup=1
+        )
+    encoder.commit().wait(30)
+    assert not np.asarray(x).any()
+
+
+def test_indirect_counts_past_all_bounds_end_by_the_watchdog(metal: ml.Device) -> None:
+    """Nothing of metalane's sees them: the system ends them, and later work goes on."""
+    x = metal.zeros(64, ml.uint32)
+    counts = metal.from_numpy(np.full(3, 0xFFFFFFFF, np.uint32))
+    encoder = metal.command_encoder()
+    encoder.dispatch("work::double_it", [x], threadgroups=counts, threads_per_threadgroup=64)
+    with pytest.raises(ml.CommandBufferError) as caught:
+        encoder.commit().wait(30)
+    assert (caught.value.code, caught.value.is_transient) == ("timeout", True)
+    encoder = metal.command_encoder()
+    encoder.fill(x, 3)
+    encoder.commit().wait(30)
+    assert np.asarray(x).tolist() == [3] * 64
 
 
 def test_labels_become_debug_groups(metal: ml.Device) -> None:

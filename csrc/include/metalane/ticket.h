@@ -31,7 +31,10 @@ class METALANE_API Ticket {
   std::exception_ptr error() const;
   // "pending", "done" or "failed"; a finished submission may carry a warning that a kernel set instead.
   std::string status() const;
-  // Seconds on the device from the first launch's start to the last one's end; empty until finished.
+  // When the first launch began and the last one ended, in seconds of the device's clock, and the time
+  // between; empty until finished.
+  std::optional<double> gpu_start() const;
+  std::optional<double> gpu_end() const;
   std::optional<double> gpu_time() const;
   // Called once, from a runtime thread (or at once where already finished). Must not throw.
   void on_done(std::function<void()> callback) const;
