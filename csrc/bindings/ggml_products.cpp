@@ -59,12 +59,13 @@ void gather(nb::handle encoder, nb::handle weight, nb::handle ids, nb::handle ou
 }
 
 void multiply(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle output, nb::handle params,
-              nb::handle algorithm, nb::handle policy) {
+              nb::handle algorithm, nb::handle policy, nb::handle grid) {
   constexpr Operands given{"quantized_matmul_ggml"};
   quantized_matmul_ggml(given.encoder(encoder), given.buffer(input, "input"), given.buffer(weight, "weight"),
                         given.buffer(output, "output"),
                         params_from<GgmlQuantizedMatmulParams>(params, given.op, "GgmlQuantizedMatmulParams"),
-                        algorithm_from(algorithm, given.op), policy_from(policy, given.op));
+                        algorithm_from(algorithm, given.op), policy_from(policy, given.op),
+                        grid.is_none() ? Buffer() : given.buffer(grid, "grid"));
 }
 
 void multiply_batched(nb::handle encoder, nb::handle input, nb::handle weight, nb::handle output,
@@ -289,9 +290,12 @@ void bind_ggml_products(nb::module_& module) {
   module.def(
       "quantized_matmul_ggml", &multiply, "encoder"_a.none(), "input"_a.none(), "weight"_a.none(),
       "output"_a.none(), "params"_a.none(), "algorithm"_a.none() = "auto", "policy"_a.none() = nb::none(),
+      "grid"_a.none() = nb::none(),
       nb::sig(
           "def quantized_matmul_ggml(encoder: CommandEncoder, input: Buffer, weight: Buffer, output: Buffer, "
-          "params: typing.Any, algorithm: str = 'auto', policy: GgmlPolicy | None = None) -> None"),
+          "params: typing.Any, algorithm: str = 'auto', policy: GgmlPolicy | None = None, grid: Buffer | "
+          "None = "
+          "None) -> None"),
       "Records a dense product with GGML weights; see metalane.ops.ggml.");
   module.def(
       "quantized_matmul_batched_mv", &multiply_batched, "encoder"_a.none(), "input"_a.none(),

@@ -56,6 +56,8 @@ std::map<std::string, StructLayout> all_layouts() {
   using Embedding = EmbeddingGgmlParams;
   using Matmul = GgmlQuantizedMatmulParams;
   using MatmulId = GgmlQuantizedMatmulIdParams;
+  using Rows = SpeculativeRowsParams;
+  using Scatter = ScatterRowsParams;
   return {
       {"EmbeddingGgmlParams",
        layout_of<Embedding>("EmbeddingGgmlParams",
@@ -72,6 +74,13 @@ std::map<std::string, StructLayout> all_layouts() {
             METALANE_FIELD(MatmulId, k), METALANE_FIELD(MatmulId, n_experts),
             METALANE_FIELD(MatmulId, padding), METALANE_FIELD(MatmulId, expert_stride),
             METALANE_FIELD(MatmulId, ggml_type), METALANE_FIELD(MatmulId, padding_behind)})},
+      {"SpeculativeRowsParams",
+       layout_of<Rows>("SpeculativeRowsParams",
+                       {METALANE_FIELD(Rows, lanes), METALANE_FIELD(Rows, rows_per_lane),
+                        METALANE_FIELD(Rows, n_grids), METALANE_FIELD(Rows, padding),
+                        METALANE_FIELD(Rows, weight_tiles), METALANE_FIELD(Rows, input_rows)})},
+      {"ScatterRowsParams", layout_of<Scatter>("ScatterRowsParams", {METALANE_FIELD(Scatter, row_length),
+                                                                     METALANE_FIELD(Scatter, rows)})},
       {"DFlash2SelectorParams",
        layout_of<Selector>("DFlash2SelectorParams",
                            {METALANE_FIELD(Selector, anchor), METALANE_FIELD(Selector, temperature),

@@ -24,4 +24,5 @@ NB_MODULE(_core, module) {
   bind_null_record(module);
   bind_dflash2_selector(module);
   bind_ggml_products(module);
+  bind_speculative_rows(module);
 }

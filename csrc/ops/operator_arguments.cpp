@@ -75,6 +75,16 @@ void check_buffers(const char* op, const core::DeviceState& device,
   }
 }
 
+BufferArgument grid_argument(const Buffer& grid) {
+  static constexpr std::array<DType, 1> counts = {DType::uint32};
+  return {"grid", grid, counts, 3 * sizeof(std::uint32_t), sizeof(std::uint32_t), false};
+}
+
+Grid grid_of(const Buffer& grid, const Size3& count, std::uint32_t threads) {
+  const Size3 group = {threads, 1, 1};
+  return grid ? Grid::indirect(grid, group) : Grid::threadgroups(count, group);
+}
+
 void check_count(const char* op, const char* argument, std::uint64_t value, std::uint64_t most) {
   if (value == 0 || value > most) {
     throw ArgumentError(op, argument, "1 to " + std::to_string(most), std::to_string(value));

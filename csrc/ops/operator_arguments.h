@@ -31,6 +31,11 @@ struct BufferArgument {
 void check_buffers(const char* op, const core::DeviceState& device,
                    std::span<const BufferArgument> arguments);
 
+// The three u32 of an operator's indirect grid, as an argument to check.
+BufferArgument grid_argument(const Buffer& grid);
+// Threadgroups as `grid` counts them when the launch starts, or `count` where it is empty.
+Grid grid_of(const Buffer& grid, const Size3& count, std::uint32_t threads);
+
 // A number of at least 1 and at most `most`.
 void check_count(const char* op, const char* argument, std::uint64_t value, std::uint64_t most);
 

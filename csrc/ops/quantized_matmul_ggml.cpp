@@ -59,7 +59,7 @@ namespace {
 // `what` is what n and m are multiplied with: batches of the same product.
 void check_operands(const char* op, const core::DeviceState& device, const Buffer& input,
                     const Buffer& weight, const Buffer& output, const GgmlQuantizedMatmulParams& params,
-                    const GgmlTypeInfo& type, std::uint64_t batches) {
+                    const GgmlTypeInfo& type, std::uint64_t batches, const Buffer& grid) {
   constexpr std::array<DType, 1> floats = {DType::float32};
   const std::array<DType, 2> packed = ops::ggml_weight_dtypes(type);
   std::uint64_t input_bytes = 0, weight_bytes = 0, output_bytes = 0;
@@ -69,51 +69,55 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
       __builtin_mul_overflow(batches * params.m, std::uint64_t{params.n} * sizeof(float), &output_bytes)) {
     throw ArgumentError(op, "params", "sizes of less than 2^64 bytes", "larger ones");
   }
-  const std::array<ops::BufferArgument, 3> arguments = {{
+  const std::array<ops::BufferArgument, 4> arguments = {{
       {"input", input, floats, input_bytes, sizeof(float), false},
       {"weight", weight, packed, weight_bytes, type.alignment, false},
       {"output", output, floats, output_bytes, sizeof(float), true},
+      ops::grid_argument(grid),
   }};
-  ops::check_buffers(op, device, arguments);
+  ops::check_buffers(op, device, std::span(arguments).first(grid ? 4 : 3));
 }
 
 // Batches one behind another, by one launch. `make_again()` gives the operator's call as a function of
-// (encoder, input, weight, output, params), for replays.
+// (encoder, input, weight, output, params, grid), for replays.
 template <typename MakeAgain>
 void multiply(const char* op, std::string_view label, CommandEncoder& encoder, const Buffer& input,
               const Buffer& weight, const Buffer& output, const GgmlQuantizedMatmulParams& params,
               const GgmlTypeInfo& type, const ops::GgmlVariant& variant, std::uint64_t batches,
-              const MakeAgain& make_again) {
+              const Buffer& grid, const MakeAgain& make_again) {
   core::DeviceState& device = ops::device_of(op, encoder);
-  check_operands(op, device, input, weight, output, params, type, batches);
+  check_operands(op, device, input, weight, output, params, type, batches, grid);
   const Pipeline& pipeline = ops::ggml_kernel(variant.kernel, type.type).on(device);
   core::OperatorScope launches(*encoder.state(), op, label);
   launches.on_replay(params, [&] {
     return
-        [input, weight, output, again = make_again()](CommandEncoder& other, const core::Rebinding& rebinding,
-                                                      const GgmlQuantizedMatmulParams& new_params) {
-          again(other, rebinding(input), rebinding(weight), rebinding(output), new_params);
+        [input, weight, output, grid, again = make_again()](CommandEncoder& other, const core::Rebinding& to,
+                                                            const GgmlQuantizedMatmulParams& new_params) {
+          again(other, to(input), to(weight), to(output), new_params, grid ? to(grid) : grid);
         };
   });
   launches.dispatch(pipeline, {{0, input}, {1, weight}, {2, output}, {3, params}},
-                    Grid::threadgroups({ops::tiles(params.n, variant.weight_rows),
-                                        ops::tiles(params.m, variant.input_rows), batches},
-                                       {GGML_MM_THREADS, 1, 1}));
+                    ops::grid_of(grid,
+                                 {ops::tiles(params.n, variant.weight_rows),
+                                  ops::tiles(params.m, variant.input_rows), batches},
+                                 GGML_MM_THREADS));
 }
 
 }  // namespace
 
 void quantized_matmul_ggml(CommandEncoder& encoder, const Buffer& input, const Buffer& weight,
                            const Buffer& output, const GgmlQuantizedMatmulParams& params,
-                           GgmlAlgorithm algorithm, const GgmlPolicy& policy) {
+                           GgmlAlgorithm algorithm, const GgmlPolicy& policy, const Buffer& grid) {
   constexpr const char* op = "quantized_matmul_ggml";
   const GgmlTypeInfo& type = ops::check_dense(op, params);
   const ops::GgmlVariant variant = ops::dense_variant(
       op, params, algorithm == GgmlAlgorithm::automatic ? policy.choose(params) : algorithm);
-  multiply(op, op, encoder, input, weight, output, params, type, variant, 1, [&] {
+  multiply(op, op, encoder, input, weight, output, params, type, variant, 1, grid, [&] {
     return [algorithm, policy](CommandEncoder& other, const Buffer& new_input, const Buffer& new_weight,
-                               const Buffer& new_output, const GgmlQuantizedMatmulParams& new_params) {
-      quantized_matmul_ggml(other, new_input, new_weight, new_output, new_params, algorithm, policy);
+                               const Buffer& new_output, const GgmlQuantizedMatmulParams& new_params,
+                               const Buffer& new_grid) {
+      quantized_matmul_ggml(other, new_input, new_weight, new_output, new_params, algorithm, policy,
+                            new_grid);
     };
   });
 }
@@ -126,9 +130,9 @@ void quantized_matmul_batched_mv(CommandEncoder& encoder, const Buffer& input, c
   const GgmlTypeInfo& type = ops::check_dense(op, params);
   ops::check_count(op, "batches", batches, 0x7fffffff);
   multiply(op, op, encoder, input, weight, output, params, type,
-           ops::dense_variant(op, params, GgmlAlgorithm::mv), batches, [&] {
+           ops::dense_variant(op, params, GgmlAlgorithm::mv), batches, {}, [&] {
              return [batches](CommandEncoder& other, const Buffer& new_input, const Buffer& new_weight,
-                              const Buffer& new_output, const GgmlQuantizedMatmulParams& p) {
+                              const Buffer& new_output, const GgmlQuantizedMatmulParams& p, const Buffer&) {
                quantized_matmul_batched_mv(other, new_input, new_weight, new_output, batches, p.m, p.n, p.k,
                                            static_cast<GgmlType>(p.ggml_type));
              };

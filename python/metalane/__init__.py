@@ -78,6 +78,14 @@ from .ops.ggml import (
     quantized_matmul_id_ggml_pooled_slotted,
     quantized_matmul_q2_k_batched_mv,
 )
+from .ops.speculative_rows import (
+    SPECULATIVE_ROWS_MAX_GRIDS,
+    SPECULATIVE_ROWS_NOWHERE,
+    ScatterRowsParams,
+    SpeculativeRowsParams,
+    dispatch_speculative_rows,
+    scatter_rows,
+)
 from .params import array, bf16, f16, f32, i8, i16, i32, i64, metal_struct, u8, u16, u32, u64, vec
 
 __version__ = _core.VERSION
@@ -104,6 +112,8 @@ __all__ = [
     "DFLASH2_SELECTOR_RANK",
     "DFLASH2_SHARDS",
     "DFLASH2_VERIFY_COSTS",
+    "SPECULATIVE_ROWS_MAX_GRIDS",
+    "SPECULATIVE_ROWS_NOWHERE",
     "ArgumentError",
     "Buffer",
     "Capture",
@@ -146,6 +156,8 @@ __all__ = [
     "OutOfMemoryError",
     "Pipeline",
     "ReorderedGraph",
+    "ScatterRowsParams",
+    "SpeculativeRowsParams",
     "StructLayout",
     "TensorInfo",
     "TensorNotFoundError",
@@ -161,6 +173,7 @@ __all__ = [
     "devices",
     "dispatch_dflash2_selector",
     "dispatch_dflash2_verify_rows",
+    "dispatch_speculative_rows",
     "embedding_gather_ggml",
     "embedding_gather_q2_k",
     "f16",
@@ -186,6 +199,7 @@ __all__ = [
     "quantized_matmul_id_ggml_pooled_pair",
     "quantized_matmul_id_ggml_pooled_slotted",
     "quantized_matmul_q2_k_batched_mv",
+    "scatter_rows",
     "u8",
     "u16",
     "u32",

@@ -20,7 +20,7 @@ from ._core import Buffer, CommandEncoder, Device, GgmlTypeInfo, IdMmScratch
 from .errors import Error
 from .gguf import dequantize, ggml_types
 from .ops import dflash2_selector as dflash2
-from .ops import ggml
+from .ops import ggml, speculative_rows
 
 TIMEOUT_SECONDS = 60.0
 Array = NDArray[Any]
@@ -205,6 +205,39 @@ def verify_rows(on: Launcher) -> float:
     return float(1 - dflash2_oracle.worth(survive, rows) / costs[sum(rows)] / best)
 
 
+# Rows of a verification.
+
+
+def packed_rows(on: Launcher) -> float:
+    rows_in_use = np.array([2, 0, ROWS, ROWS + 3], np.uint32)
+    anchors, tokens = (on.random.integers(0, 99, shape, np.uint32) for shape in ((4,), (4, ROWS - 1)))
+    places = [lane * ROWS + r for lane, n in enumerate(rows_in_use) for r in range(min(int(n), ROWS))]
+    every = np.concatenate([anchors[:, None], tokens], axis=1).reshape(-1)
+    spare = 4 * ROWS - len(places)
+    expected = (
+        np.concatenate([every[places], np.zeros(spare)]),
+        np.concatenate([places, np.full(spare, speculative_rows.SPECULATIVE_ROWS_NOWHERE)]),
+        np.array([7, -(-len(places) // 8), 1]),
+    )
+    outputs = [on.output(values.size, dtype=np.uint32) for values in expected]
+    params = speculative_rows.SpeculativeRowsParams(4, ROWS, 1, [7, *[0] * 15], [8, *[0] * 15])
+    given = (on.buffer(values) for values in (rows_in_use, anchors, tokens))
+    on.launch(speculative_rows.dispatch_speculative_rows, *given, *outputs, params)
+    return sum(
+        different(out.numpy(), values.astype(np.uint32))
+        for out, values in zip(outputs, expected, strict=True)
+    )
+
+
+def scattered_rows(on: Launcher) -> float:
+    x = on.random.standard_normal((5, 1030), np.float32)
+    places = on.random.permutation(5).astype(np.uint32)
+    out = on.output(*x.shape)
+    params = speculative_rows.ScatterRowsParams(x.shape[1], x.shape[0])
+    on.launch(speculative_rows.scatter_rows, on.buffer(x), on.buffer(places), out, params)
+    return different(out.numpy()[places], x)
+
+
 # Operators on GGML weights.
 
 
@@ -316,6 +349,8 @@ CASES = (
     Case("metalane_copy", "bytes", 0, copies),
     Case("metalane_fill", "all", 0, fills),
     *DFLASH2,
+    Case("speculative_rows", "u32", 0, packed_rows),
+    Case("scatter_rows", "f32", 0, scattered_rows),
     *(case for info in ggml_types() if info.decodes for case in ggml_cases(info)),
 )
 

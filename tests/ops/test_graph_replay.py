@@ -175,7 +175,44 @@ def routed(operator: str) -> Callable[[metalane.Device, np.random.Generator], Ca
     return make
 
 
+def speculative_rows(device: metalane.Device, rng: np.random.Generator) -> Case:
+    buffers = on_device(
+        device,
+        verify_rows=np.array([3, 0, 5], np.uint32),
+        anchors=rng.integers(0, 99, 3, dtype=np.uint32),
+        tokens=rng.integers(0, 99, (3, 4), dtype=np.uint32),
+        row_tokens=np.zeros(15, np.uint32),
+        row_places=np.zeros(15, np.uint32),
+        grids=np.zeros((2, 3), np.uint32),
+    )
+    params = metalane.SpeculativeRowsParams(3, 5, 2, [7, 9, *[0] * 14], [8, 1, *[0] * 14])
+
+    def call(encoder: metalane.CommandEncoder, b: dict[str, metalane.Buffer], p: Any) -> None:
+        metalane.dispatch_speculative_rows(encoder, *(b[name] for name in buffers), p)
+
+    outputs = ("row_tokens", "row_places", "grids")
+    return Case(call, buffers, outputs, params, replace(params, rows_per_lane=4), None)
+
+
+def scatter(device: metalane.Device, rng: np.random.Generator) -> Case:
+    buffers = on_device(
+        device,
+        input=rng.standard_normal((5, 70), np.float32),
+        places=np.array([4, 2, 0, 1, 3], np.uint32),
+        output=np.zeros((5, 70), np.float32),
+        grid=np.array([1, 4, 1], np.uint32),
+    )
+    params = metalane.ScatterRowsParams(70, 5)
+
+    def call(encoder: metalane.CommandEncoder, b: dict[str, metalane.Buffer], p: Any) -> None:
+        metalane.scatter_rows(encoder, b["input"], b["places"], b["output"], p, b["grid"])
+
+    return Case(call, buffers, ("output",), params, replace(params, row_length=69), None)
+
+
 CASES = {
+    "speculative_rows": speculative_rows,
+    "scatter_rows": scatter,
     "dflash2_selector": selector,
     "dflash2_verify_rows": verify_rows,
     "gather": gather,

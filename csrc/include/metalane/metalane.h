@@ -20,5 +20,6 @@
 #include <metalane/ops/graph_fusion.h>
 #include <metalane/ops/quantized_matmul_ggml.h>
 #include <metalane/ops/quantized_matmul_id_ggml.h>
+#include <metalane/ops/speculative_rows.h>
 #include <metalane/ticket.h>
 #include <metalane/version.h>
