@@ -1,8 +1,10 @@
-"""Host arrays that every device can use in place."""
+"""Memory of the host: arrays that every device can use in place, and how much of it this process has."""
 
 from __future__ import annotations
 
 import mmap
+import os
+from pathlib import Path
 
 import numpy as np
 
@@ -13,3 +15,8 @@ def paged(values: np.ndarray) -> np.ndarray:
     copy = np.frombuffer(memory, values.dtype, values.size).reshape(values.shape)
     copy[...] = values
     return copy
+
+
+def resident_bytes() -> int:
+    """Of this process, on Linux."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <utility>
 
 #include "bindings/arguments.h"
@@ -256,15 +257,23 @@ Ticket replay(const ComputeGraph& self, nb::handle params, nb::handle buffers, n
   return ticket;
 }
 
+// A method without arguments, run while other Python threads go on.
+template <auto method>
+auto unlocked(const ComputeGraph& self) {
+  Unlocked unlocked;
+  return std::invoke(method, self);
+}
+
 void bind_replay(nb::class_<ComputeGraph>& graph) {
   graph
-      .def("validate", &ComputeGraph::validate, nb::sig("def validate(self) -> list[GraphProblem]"),
+      .def("validate", &unlocked<&ComputeGraph::validate>,
+           nb::sig("def validate(self) -> list[GraphProblem]"),
            "Unannotated nodes, released buffers, conflicts that nothing orders; empty where all is well.")
-      .def("levels", &ComputeGraph::levels, nb::sig("def levels(self) -> list[int]"),
+      .def("levels", &unlocked<&ComputeGraph::levels>, nb::sig("def levels(self) -> list[int]"),
            "Of each node, how many others must have run before it, one behind another.")
-      .def("reorder", &ComputeGraph::reorder,
+      .def("reorder", &unlocked<&ComputeGraph::reorder>,
            "The same nodes by level, a barrier between levels, and the barriers before and after.")
-      .def("fuse", &fuse,
+      .def("fuse", &unlocked<&fuse>,
            "Replaces calls by operators that do them together, with the same bits:\n\n"
            "id_pooled_pair: two quantized_matmul_id_ggml_pooled of equal input, ids, scratch and params.\n"
            "batched_mv: quantized_matmul_ggml of one input row each, of equal type and sizes, on adjacent "
@@ -273,7 +282,11 @@ void bind_replay(nb::class_<ComputeGraph>& graph) {
            "given by hand and conflicts in between keep calls apart; reorder() sets barriers, so fuse first.")
       .def(
           "rebind",
-          [](const ComputeGraph& self, nb::handle buffers) { return self.rebind(rebindings_from(buffers)); },
+          [](const ComputeGraph& self, nb::handle buffers) {
+            const std::vector<GraphRebinding> rebindings = rebindings_from(buffers);
+            Unlocked unlocked;
+            return self.rebind(rebindings);
+          },
           "buffers"_a.none(), nb::sig("def rebind(self, buffers: Mapping[Buffer, Buffer]) -> ComputeGraph"),
           "The same launches on other memory: where an old buffer, or a view into it, was bound, the same "
           "place of the new one is.\n\n"

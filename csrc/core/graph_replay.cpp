@@ -103,6 +103,10 @@ void patch(const GraphState& graph, const GraphParams& params, std::vector<Patch
     call = &other;
   }
   if (several) fail_ambiguous(params.label, "that of several calls");
+  if (call->op == "copy" || call->op == "fill") {
+    throw ArgumentError(kReplay, quoted(params.label), "the label of an operator call or of plain launches",
+                        "that of a " + call->op + ", whose sizes belong to its buffers");
+  }
   if (call->again == nullptr) {
     patch_launches(graph, *nodes, params, patches);
     return;

@@ -9,12 +9,11 @@ import re
 import struct
 import sys
 import threading
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from host_memory import paged
+from host_memory import paged, resident_bytes
 
 import metalane
 from counts import count
@@ -390,10 +389,6 @@ def test_forked_children_are_refused(kind: str, use: str) -> None:
     os.close(write)
     expected = "DeviceError: .* forked"
     assert re.match(expected, answer), answer
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 # A report counts every kernel that a checked device ran, until it is cleared.

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from host_memory import resident_bytes
 
 import metalane
+from counts import count
 from metalane.testing import RecordedLaunch, last_record
 
 SOURCE = """
@@ -299,6 +301,38 @@ def test_graphs_inside_graphs(device, step, graph) -> None:
     assert [n.call for n in nodes] == [0, 1, 2, 3, 4, 5]
     with pytest.raises(metalane.ArgumentError, match="different bytes"):
         captured.graph.replay({"outer/step/first": Scale(1, 1)})
+
+
+def test_copies_and_fills_take_no_params(device, step) -> None:
+    """Their sizes belong to their buffers: others would write past them."""
+    encoder = device.command_encoder()
+    with encoder.capture() as captured:
+        with encoder.label("copied"):
+            encoder.copy(step.x, step.y)
+        with encoder.label("filled"):
+            encoder.fill(step.a, 1.0)
+    for label in ("copied", "filled"):
+        with pytest.raises(metalane.ArgumentError, match="sizes belong to its buffers"):
+            captured.graph.replay({label: captured.graph.nodes[0].bindings[2]})
+
+
+@pytest.mark.metalane_check(False)
+@pytest.mark.memory
+@pytest.mark.linux
+@pytest.mark.parametrize("kind", ["null", "cpu"])
+def test_memory_stays_flat_over_replays(kind: str) -> None:
+    device = metalane.Device(kind)
+    device.registry.register_source("kernels", SOURCE)
+    graph = Step(device).graph(device)
+
+    def replay(times: int) -> None:
+        for i in range(times):
+            graph.replay({"step/first": Scale(i, 64)}).wait()
+
+    replay(count("flat_memory_launches") // 30)
+    before = resident_bytes()
+    replay(count("flat_memory_launches") // 3)
+    assert resident_bytes() - before < 1 << 20
 
 
 def test_an_empty_graph(device) -> None:
