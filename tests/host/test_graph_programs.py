@@ -116,6 +116,7 @@ def pipelines(device: metalane.Device) -> dict[str, metalane.Pipeline]:
     return {name: device.registry.pipeline(name) for name in ("mix", "put")}
 
 
+@pytest.mark.metalane_check(False)  # 20,000 programs, and nothing of a kernel's own is asked here
 def test_random_programs(device: metalane.Device, pipelines: dict[str, metalane.Pipeline]) -> None:
     rng = np.random.default_rng(20261130)
     memory = device.zeros(WORDS, "u32")
@@ -159,6 +160,7 @@ def test_random_programs(device: metalane.Device, pipelines: dict[str, metalane.
         run("reordered and patched", lambda g=reordered.graph, p=params: g.replay(p), salts, program, start)
 
 
+@pytest.mark.metalane_check(False)
 def test_rebound_programs(device: metalane.Device, pipelines: dict[str, metalane.Pipeline]) -> None:
     """The same launches on other memory, while the old memory and what lies around both stay as they are."""
     rng = np.random.default_rng(7)
