@@ -1,6 +1,7 @@
 // The DFlash2 selector's buffers and operators.
 #include <array>
 
+#include "bindings/buffers_class.h"
 #include "bindings/params_argument.h"
 
 namespace metalane::python {
@@ -11,11 +12,7 @@ namespace {
 
 using Buffers = DFlash2SelectorBuffers;
 
-struct BufferField {
-  const char* name;
-  Buffer Buffers::* member;
-};
-constexpr std::array<BufferField, 13> kBufferFields = {{
+constexpr std::array<BufferField<Buffers>, 13> kBufferFields = {{
     {"logits", &Buffers::logits},
     {"selector_hidden", &Buffers::selector_hidden},
     {"predecessor_codebook", &Buffers::predecessor_codebook},
@@ -54,18 +51,9 @@ Buffers alloc_buffers(nb::handle device, nb::handle lanes, nb::handle rows_per_l
   return Buffers::alloc(on, lane_count, row_count, tokens);
 }
 
-std::string buffers_repr(const Buffers& self) {
-  std::string text;
-  for (const BufferField& field : kBufferFields) {
-    text +=
-        (text.empty() ? "" : ", ") + std::string(field.name) + "=" + repr_of(nb::cast(self.*field.member));
-  }
-  return "DFlash2SelectorBuffers(" + text + ")";
-}
-
 void bind_buffers(nb::module_& module) {
-  nb::class_<Buffers> buffers(
-      module, "DFlash2SelectorBuffers", nb::is_final(),
+  buffers_class(
+      module, "DFlash2SelectorBuffers",
       "All buffers of one selector step, for L lanes, R rows a lane, P = R - 1 positions and a vocabulary of "
       "V:\n\n"
       "read: logits f32 [L, R, V], selector_hidden bf16 [L, R, 256], predecessor_codebook and "
@@ -73,49 +61,13 @@ void bind_buffers(nb::module_& module) {
       "bf16 [V, 256], uniforms f32 [L, P];\n"
       "written: partial_ids u32 and partial_values f32 [L, P, 8, 16], candidates u32 and unary f32 [L, P, "
       "16], edges "
-      "f32 [L, P, 16, 16], tokens u32 [L, P], proposal_probabilities f32 [L, P, 16], confidence f32 [L, P].");
-  buffers.def(
-      "__init__",
-      [](Buffers* self, const Buffer& logits, const Buffer& selector_hidden,
-         const Buffer& predecessor_codebook, const Buffer& successor_codebook, const Buffer& uniforms,
-         const Buffer& partial_ids, const Buffer& partial_values, const Buffer& candidates,
-         const Buffer& unary, const Buffer& edges, const Buffer& tokens, const Buffer& proposal_probabilities,
-         const Buffer& confidence) {
-        new (self) Buffers{logits,
-                           selector_hidden,
-                           predecessor_codebook,
-                           successor_codebook,
-                           uniforms,
-                           partial_ids,
-                           partial_values,
-                           candidates,
-                           unary,
-                           edges,
-                           tokens,
-                           proposal_probabilities,
-                           confidence};
-      },
-      "logits"_a, "selector_hidden"_a, "predecessor_codebook"_a, "successor_codebook"_a, "uniforms"_a,
-      "partial_ids"_a, "partial_values"_a, "candidates"_a, "unary"_a, "edges"_a, "tokens"_a,
-      "proposal_probabilities"_a, "confidence"_a);
-  for (const BufferField& field : kBufferFields) {
-    buffers.def_prop_rw(
-        field.name, [member = field.member](const Buffers& self) { return self.*member; },
-        [member = field.member](Buffers& self, const Buffer& buffer) { self.*member = buffer; },
-        nb::for_getter(nb::sig(("def " + std::string(field.name) + "(self) -> Buffer").c_str())),
-        nb::for_setter(
-            nb::sig(("def " + std::string(field.name) + "(self, buffer: Buffer) -> None").c_str())));
-  }
-  buffers
+      "f32 [L, P, 16, 16], tokens u32 [L, P], proposal_probabilities f32 [L, P, 16], confidence f32 [L, P].",
+      kBufferFields)
       .def_static("alloc", &alloc_buffers, "device"_a.none(), "lanes"_a.none(), "rows_per_lane"_a.none(),
                   "vocabulary"_a.none(),
                   nb::sig("def alloc(device: Device, lanes: int, rows_per_lane: int, vocabulary: int) -> "
                           "DFlash2SelectorBuffers"),
-                  "Thirteen zero-filled buffers for these sizes.")
-      .def("__repr__", &buffers_repr);
-  nb::list names;
-  for (const BufferField& field : kBufferFields) names.append(field.name);
-  buffers.attr("__match_args__") = nb::tuple(names);
+                  "Thirteen zero-filled buffers for these sizes.");
 }
 
 }  // namespace

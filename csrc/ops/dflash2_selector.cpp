@@ -8,13 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <span>
 #include <string>
 
 #include "core/device_state.h"
 #include "core/encoder_state.h"
 #include "core/registry.h"
-#include "core/storage.h"
+#include "ops/exact_arguments.h"
 #include "ops/operator_arguments.h"
 
 namespace metalane {
@@ -30,20 +29,6 @@ constexpr const char* kSelector = "dispatch_dflash2_selector";  // in errors, as
 constexpr const char* kVerifyRows = "dispatch_dflash2_verify_rows";
 constexpr std::uint32_t kMaxRows = DFLASH2_MAX_POSITIONS + 1;
 
-// What a buffer of an operator must be. Unused dimensions are 0.
-struct Expected {
-  const char* name;
-  const Buffer& buffer;
-  DType dtype;
-  std::uint32_t rank;
-  std::array<std::uint64_t, 4> dims;
-  bool written;
-};
-
-Shape shape_of(const Expected& expected) {
-  return Shape(std::span<const std::uint64_t>(expected.dims.data(), expected.rank));
-}
-
 [[noreturn]] void fail_indexed(const char* op, const char* argument, std::uint32_t index,
                                const std::string& expected, const std::string& given) {
   throw ArgumentError(op, std::string(argument) + "[" + std::to_string(index) + "]", expected, given);
@@ -53,63 +38,6 @@ std::string text_of(float value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.9g", static_cast<double>(value));
   return text.data();
-}
-
-// Which of the checks below a buffer fails, as an error.
-[[noreturn]] void fail_buffer(const char* op, const Expected& expected, const core::DeviceState* device) {
-  const Buffer& buffer = expected.buffer;
-  if (!buffer || buffer.released()) {
-    throw ArgumentError(op, expected.name, "a buffer", buffer ? "a released buffer" : "nothing");
-  }
-  if (buffer.storage()->device().get() != device) {
-    throw ArgumentError(op, expected.name, "a buffer of the encoder's device", "a buffer of another device");
-  }
-  if (buffer.dtype() != expected.dtype) {
-    throw DTypeError(op, expected.name, std::string(name_of(expected.dtype)),
-                     std::string(name_of(buffer.dtype())));
-  }
-  if (buffer.shape() != shape_of(expected)) {
-    throw ArgumentError(op, expected.name,
-                        std::string(name_of(expected.dtype)) + " " + shape_of(expected).str(),
-                        std::string(name_of(buffer.dtype())) + " " + buffer.shape().str());
-  }
-  throw ArgumentError(op, expected.name, "writable", "a read-only buffer");
-}
-
-// The buffer's addresses, once it is what `expected` says.
-AddressRange check_buffer(const char* op, const Expected& expected, const core::DeviceState* device) {
-  const Buffer& buffer = expected.buffer;
-  const Shape& shape = buffer.shape();
-  const core::Storage* storage = buffer.storage().get();
-  bool good = storage != nullptr && !storage->released() && storage->device().get() == device &&
-              buffer.dtype() == expected.dtype && shape.rank() == expected.rank &&
-              !(expected.written && buffer.readonly());
-  for (std::uint32_t axis = 0; good && axis < expected.rank; ++axis)
-    good = shape[axis] == expected.dims[axis];
-  if (!good) fail_buffer(op, expected, device);
-  const std::uint64_t begin = reinterpret_cast<std::uint64_t>(storage->address()) + buffer.byte_offset();
-  return {begin, begin + buffer.nbytes()};
-}
-
-// Refuses any two overlapping ranges of which one is written; reads stand first.
-void check_disjoint(const char* op, std::span<const Expected> arguments, std::span<const AddressRange> ranges,
-                    std::size_t reads) {
-  for (std::size_t i = reads; i < ranges.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (ranges[i].begin < ranges[j].end && ranges[j].begin < ranges[i].end) {
-        throw ArgumentError(op, arguments[i].name, "memory of its own, because it is written",
-                            "memory that overlaps " + std::string(arguments[j].name));
-      }
-    }
-  }
-}
-
-template <std::size_t N>
-void check_buffers(const char* op, const core::DeviceState* device, const std::array<Expected, N>& arguments,
-                   std::size_t reads) {
-  std::array<AddressRange, N> ranges;
-  for (std::size_t i = 0; i < N; ++i) ranges[i] = check_buffer(op, arguments[i], device);
-  check_disjoint(op, arguments, ranges, reads);
 }
 
 void check_lanes_and_rows(const char* op, std::uint64_t lanes, std::uint64_t rows_per_lane) {
@@ -189,8 +117,8 @@ void check_verify_rows_params(const DFlash2VerifyRowsParams& params) {
   if (params.every_row == 0) check_acceptance_model(params, most_rows);
 }
 
-std::array<Expected, 13> selector_arguments(const DFlash2SelectorBuffers& b, std::uint64_t lanes,
-                                            std::uint64_t rows, std::uint64_t vocabulary) {
+std::array<ops::ExactArgument, 13> selector_arguments(const DFlash2SelectorBuffers& b, std::uint64_t lanes,
+                                                      std::uint64_t rows, std::uint64_t vocabulary) {
   constexpr std::uint64_t shards = DFLASH2_SHARDS;
   constexpr std::uint64_t each = DFLASH2_CANDIDATES;
   constexpr std::uint64_t rank = DFLASH2_SELECTOR_RANK;
@@ -242,7 +170,7 @@ DFlash2SelectorBuffers DFlash2SelectorBuffers::alloc(const Device& device, std::
   const std::array<Buffer*, 13> fields = fields_of(buffers);
   const auto arguments = selector_arguments(buffers, lanes, rows_per_lane, vocabulary);
   for (std::size_t i = 0; i < fields.size(); ++i) {
-    *fields[i] = device.zeros(shape_of(arguments[i]), arguments[i].dtype);
+    *fields[i] = device.zeros(ops::shape_of(arguments[i]), arguments[i].dtype);
   }
   return buffers;
 }
@@ -251,9 +179,9 @@ void dispatch_dflash2_selector(CommandEncoder& encoder, const DFlash2SelectorBuf
                                const DFlash2SelectorParams& params) {
   core::DeviceState& device = ops::device_of(kSelector, encoder);
   check_selector_params(params);
-  check_buffers(kSelector, &device,
-                selector_arguments(buffers, params.lanes, params.rows_per_lane, params.vocabulary),
-                kSelectorReads);
+  ops::check_exact_buffers(kSelector, device,
+                           selector_arguments(buffers, params.lanes, params.rows_per_lane, params.vocabulary),
+                           kSelectorReads);
   static const core::BuiltinPipeline top16_kernel("dflash2_select_top16");
   static const core::BuiltinPipeline edges_kernel("dflash2_select_edges");
   static const core::BuiltinPipeline path_kernel("dflash2_select_path");
@@ -305,11 +233,11 @@ void dispatch_dflash2_verify_rows(CommandEncoder& encoder, const Buffer& confide
   check_verify_rows_params(params);
   const std::uint64_t lanes = params.lanes;
   const std::uint64_t positions = params.rows_per_lane - 1;
-  const std::array<Expected, 2> arguments = {{
+  const std::array<ops::ExactArgument, 2> arguments = {{
       {"confidence", confidence, DType::float32, 2, {lanes, positions}, false},
       {"verify_rows", verify_rows, DType::uint32, 1, {lanes}, true},
   }};
-  check_buffers(kVerifyRows, &device, arguments, 1);
+  ops::check_exact_buffers(kVerifyRows, device, arguments, 1);
   static const core::BuiltinPipeline kernel("dflash2_select_verify_rows");
   const Pipeline& pipeline = kernel.on(device);
 
