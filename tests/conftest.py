@@ -29,6 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "memory: measures the process's memory; deselected under AddressSanitizer, which keeps what is freed",
     )
     config.addinivalue_line(
+        "markers",
+        "statistics: counts thousands of draws; deselected under the checker, which is slow at that",
+    )
+    config.addinivalue_line(
         "markers", "cpu: about the CPU device; deselected where the suite runs on others only"
     )
     config.addinivalue_line(
@@ -51,6 +55,7 @@ def runs_here(item: pytest.Item) -> bool:
         and (sys.platform == "linux" or not item.get_closest_marker("linux"))
         and not (SANITIZED and item.get_closest_marker("memory"))
         and allowed(item)
+        and not (os.environ.get("METALANE_CHECK") == "1" and item.get_closest_marker("statistics"))
     )
 
 

@@ -17,6 +17,8 @@ COUNTS = {
     "dflash2_selector_random": Count(40, 2000),
     "dflash2_selector_rounding": Count(4, 200),
     "dflash2_verify_random": Count(40, 2000),
+    "speculative_verify_random": Count(40, 2000),
+    "speculative_lanes": Count(3000, 30_000),
     "struct_round_trip": Count(200, 20_000),
     "dispatch_arguments": Count(300, 20_000),
     "active_lanes_random": Count(24, 3000),

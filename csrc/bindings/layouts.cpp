@@ -58,6 +58,7 @@ std::map<std::string, StructLayout> all_layouts() {
   using MatmulId = GgmlQuantizedMatmulIdParams;
   using Rows = SpeculativeRowsParams;
   using Scatter = ScatterRowsParams;
+  using Verify = SpeculativeVerifyParams;
   return {
       {"EmbeddingGgmlParams",
        layout_of<Embedding>("EmbeddingGgmlParams",
@@ -92,6 +93,10 @@ std::map<std::string, StructLayout> all_layouts() {
                               METALANE_FIELD(VerifyRows, cost), METALANE_FIELD(VerifyRows, cost_64),
                               METALANE_FIELD(VerifyRows, lanes), METALANE_FIELD(VerifyRows, rows_per_lane),
                               METALANE_FIELD(VerifyRows, every_row), METALANE_FIELD(VerifyRows, maximum)})},
+      {"SpeculativeVerifyParams",
+       layout_of<Verify>("SpeculativeVerifyParams",
+                         {METALANE_FIELD(Verify, lanes), METALANE_FIELD(Verify, rows_per_lane),
+                          METALANE_FIELD(Verify, vocabulary), METALANE_FIELD(Verify, candidates)})},
   };
 }
 

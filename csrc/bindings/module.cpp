@@ -25,4 +25,5 @@ NB_MODULE(_core, module) {
   bind_dflash2_selector(module);
   bind_ggml_products(module);
   bind_speculative_rows(module);
+  bind_speculative_verify(module);
 }

@@ -86,6 +86,15 @@ from .ops.speculative_rows import (
     dispatch_speculative_rows,
     scatter_rows,
 )
+from .ops.speculative_verify import (
+    SPECULATIVE_MAX_CANDIDATES,
+    SPECULATIVE_MAX_ROWS,
+    SPECULATIVE_NO_TOKEN,
+    SPECULATIVE_SHARD,
+    SpeculativeVerifyBuffers,
+    SpeculativeVerifyParams,
+    dispatch_speculative_verify,
+)
 from .params import array, bf16, f16, f32, i8, i16, i32, i64, metal_struct, u8, u16, u32, u64, vec
 
 __version__ = _core.VERSION
@@ -112,8 +121,12 @@ __all__ = [
     "DFLASH2_SELECTOR_RANK",
     "DFLASH2_SHARDS",
     "DFLASH2_VERIFY_COSTS",
+    "SPECULATIVE_MAX_CANDIDATES",
+    "SPECULATIVE_MAX_ROWS",
+    "SPECULATIVE_NO_TOKEN",
     "SPECULATIVE_ROWS_MAX_GRIDS",
     "SPECULATIVE_ROWS_NOWHERE",
+    "SPECULATIVE_SHARD",
     "ArgumentError",
     "Buffer",
     "Capture",
@@ -158,6 +171,8 @@ __all__ = [
     "ReorderedGraph",
     "ScatterRowsParams",
     "SpeculativeRowsParams",
+    "SpeculativeVerifyBuffers",
+    "SpeculativeVerifyParams",
     "StructLayout",
     "TensorInfo",
     "TensorNotFoundError",
@@ -174,6 +189,7 @@ __all__ = [
     "dispatch_dflash2_selector",
     "dispatch_dflash2_verify_rows",
     "dispatch_speculative_rows",
+    "dispatch_speculative_verify",
     "embedding_gather_ggml",
     "embedding_gather_q2_k",
     "f16",

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import doctor_dflash2 as dflash2_oracle
+from . import doctor_speculative as speculative_oracle
 from ._core import Buffer, CommandEncoder, Device, GgmlTypeInfo, IdMmScratch
 from .errors import Error
 from .gguf import dequantize, ggml_types
 from .ops import dflash2_selector as dflash2
-from .ops import ggml, speculative_rows
+from .ops import ggml, speculative_rows, speculative_verify
 
 TIMEOUT_SECONDS = 60.0
 Array = NDArray[Any]
@@ -238,6 +239,41 @@ def scattered_rows(on: Launcher) -> float:
     return different(out.numpy()[places], x)
 
 
+# Verification of drafted tokens.
+
+
+def verified(on: Launcher, dtype: Any) -> float:
+    """How many lanes came to an outcome that float32 cannot come to."""
+    lanes, rows, vocabulary, candidates = 20, 4, 17_000, 16
+    logits = (on.random.standard_normal((lanes, rows, vocabulary), np.float32) * np.float32(2)).astype(dtype)
+    sizes = (lanes, rows - 1, candidates)
+    ids = np.argsort(-logits[:, :-1].astype(np.float32), axis=2)[:, :, :candidates].astype(np.uint32)
+    q = on.random.dirichlet(np.ones(candidates), sizes[:2]).astype(np.float32)
+    given = {
+        "logits": logits,
+        "verify_rows": np.arange(lanes, dtype=np.uint32) % (rows + 1),
+        "temperature": (np.arange(lanes) % 3 / 2).astype(np.float32),
+        "tokens": ids[:, :, 0],
+        "candidates": ids,
+        "proposal_probabilities": q,
+        "uniforms": on.random.random((lanes, rows), np.float32),
+    }
+    buffers = speculative_verify.SpeculativeVerifyBuffers.alloc(
+        on.device, lanes, rows, vocabulary, candidates, dtype
+    )
+    for name, values in given.items():
+        getattr(buffers, name).numpy()[...] = values
+    buffers.accepted, buffers.next_tokens = (on.output(lanes, dtype=np.uint32) for _ in range(2))
+    params = speculative_verify.SpeculativeVerifyParams(lanes, rows, vocabulary, candidates)
+    on.launch(speculative_verify.dispatch_speculative_verify, buffers, params)
+    got = zip(buffers.accepted.tolist(), buffers.next_tokens.tolist(), strict=True)
+    outcomes = (
+        speculative_oracle.verify(speculative_oracle.Lane(*lane))
+        for lane in zip(*given.values(), strict=True)
+    )
+    return float(sum(one not in outcome.allowed for one, outcome in zip(got, outcomes, strict=True)))
+
+
 # Operators on GGML weights.
 
 
@@ -344,6 +380,11 @@ DFLASH2 = (
     Case("dflash2_select_path", "f32", 2e-5, path),
     Case("dflash2_select_verify_rows", "f32", 1e-6, verify_rows),
 )
+SPECULATIVE = (
+    Case("speculative_verify", "f32", 0, lambda on: verified(on, np.float32)),
+    Case("speculative_verify", "f16", 0, lambda on: verified(on, np.float16)),
+    Case("speculative_verify", "bf16", 0, lambda on: verified(on, ml_dtypes.bfloat16)),
+)
 CASES = (
     Case("from source", "f32", 2**-24, from_source),
     Case("metalane_copy", "bytes", 0, copies),
@@ -351,6 +392,7 @@ CASES = (
     *DFLASH2,
     Case("speculative_rows", "u32", 0, packed_rows),
     Case("scatter_rows", "f32", 0, scattered_rows),
+    *SPECULATIVE,
     *(case for info in ggml_types() if info.decodes for case in ggml_cases(info)),
 )
 

@@ -144,7 +144,15 @@ RUNTIME_CLASSES = [
     value
     for value in vars(_core).values()
     if isinstance(value, type)
-    and value.__name__ not in {"DFlash2SelectorBuffers", "Device", "GgmlPolicy", "GgmlRule", "Struct"}
+    and value.__name__
+    not in {
+        "DFlash2SelectorBuffers",
+        "Device",
+        "GgmlPolicy",
+        "GgmlRule",
+        "SpeculativeVerifyBuffers",
+        "Struct",
+    }
 ]
 
 

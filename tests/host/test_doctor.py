@@ -81,6 +81,16 @@ def test_a_wrong_selection_shows(
             assert not doctor_kernels.run(device, case).passed
 
 
+def test_a_wrong_verification_shows(device: metalane.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that the device draws where another one is right."""
+    right = doctor_kernels.speculative_oracle.draw
+    monkeypatch.setattr(
+        doctor_kernels.speculative_oracle, "draw", lambda weights, given: right(weights, 1 - given)
+    )
+    for case in doctor_kernels.SPECULATIVE:
+        assert not doctor_kernels.run(device, case).passed
+
+
 @pytest.mark.parametrize(
     "case", [c for c in doctor_kernels.CASES if c.type == "Q2_K"], ids=lambda case: case.family
 )

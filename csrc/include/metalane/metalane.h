@@ -21,5 +21,6 @@
 #include <metalane/ops/quantized_matmul_ggml.h>
 #include <metalane/ops/quantized_matmul_id_ggml.h>
 #include <metalane/ops/speculative_rows.h>
+#include <metalane/ops/speculative_verify.h>
 #include <metalane/ticket.h>
 #include <metalane/version.h>
