@@ -37,6 +37,7 @@ void bind_dflash2_selector(nb::module_& module);
 void bind_ggml_products(nb::module_& module);
 void bind_speculative_rows(nb::module_& module);
 void bind_speculative_verify(nb::module_& module);
+void bind_acceptance_model(nb::module_& module);
 
 // The types that hot paths compare with; nanobind's own look-up is a hash table. Set when they are bound.
 struct HotTypes {

@@ -26,4 +26,5 @@ NB_MODULE(_core, module) {
   bind_ggml_products(module);
   bind_speculative_rows(module);
   bind_speculative_verify(module);
+  bind_acceptance_model(module);
 }

@@ -46,6 +46,7 @@ from .errors import (
     TimeoutError,
 )
 from .gguf import GgmlType, GgmlTypeInfo, GgufFile, TensorInfo, dequantize, ggml_type_info, ggml_types
+from .ops.acceptance_model import AcceptanceCalibration, AcceptanceModel
 from .ops.dflash2_selector import (
     DFLASH2_CANDIDATES,
     DFLASH2_MAX_LANES,
@@ -96,6 +97,7 @@ from .ops.speculative_verify import (
     dispatch_speculative_verify,
 )
 from .params import array, bf16, f16, f32, i8, i16, i32, i64, metal_struct, u8, u16, u32, u64, vec
+from .verify_costs import VerifyCostTable
 
 __version__ = _core.VERSION
 
@@ -127,6 +129,8 @@ __all__ = [
     "SPECULATIVE_ROWS_MAX_GRIDS",
     "SPECULATIVE_ROWS_NOWHERE",
     "SPECULATIVE_SHARD",
+    "AcceptanceCalibration",
+    "AcceptanceModel",
     "ArgumentError",
     "Buffer",
     "Capture",
@@ -178,6 +182,7 @@ __all__ = [
     "TensorNotFoundError",
     "Ticket",
     "TimeoutError",
+    "VerifyCostTable",
     "__version__",
     "array",
     "bf16",

@@ -146,6 +146,7 @@ RUNTIME_CLASSES = [
     if isinstance(value, type)
     and value.__name__
     not in {
+        "AcceptanceModel",
         "DFlash2SelectorBuffers",
         "Device",
         "GgmlPolicy",

@@ -14,6 +14,7 @@
 #include <metalane/kernel.h>
 #include <metalane/launch.h>
 #include <metalane/metal.h>
+#include <metalane/ops/acceptance_model.h>
 #include <metalane/ops/dequantize.h>
 #include <metalane/ops/dflash2_selector.h>
 #include <metalane/ops/embedding_ggml.h>

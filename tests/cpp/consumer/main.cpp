@@ -4,6 +4,7 @@
 #include <metalane/metalane.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -65,6 +66,28 @@ void selector(const metalane::Device& device) {
   metalane::dispatch_dflash2_selector(encoder, buffers, params);
   encoder.commit_and_wait();
   expect(*static_cast<const std::uint32_t*>(buffers.tokens.data()) == 42, "selector takes the largest logit");
+}
+
+void verification(const metalane::Device& device) {
+  constexpr std::uint64_t vocabulary = 100;
+  auto buffers = metalane::SpeculativeVerifyBuffers::alloc(device, 1, 3, vocabulary);  // a greedy lane
+  auto* logits = static_cast<float*>(buffers.logits.data());
+  auto* tokens = static_cast<std::uint32_t*>(buffers.tokens.data());
+  logits[7] = logits[vocabulary + 8] = logits[2 * vocabulary + 9] = 1.0f;
+  tokens[0] = 7, tokens[1] = 80;
+  *static_cast<std::uint32_t*>(buffers.verify_rows.data()) = 3;
+  metalane::CommandEncoder encoder = device.command_encoder();
+  metalane::dispatch_speculative_verify(encoder, buffers, {1, 3, vocabulary, 16});
+  encoder.commit_and_wait();
+  const auto* accepted = static_cast<const std::uint32_t*>(buffers.accepted.data());
+  expect(*accepted == 1 && *static_cast<const std::uint32_t*>(buffers.next_tokens.data()) == 8,
+         "the first drafted token stays, the second gives way");
+  metalane::AcceptanceModel model;
+  const std::array<float, 2> confidence = {0.9f, 0.1f};
+  const std::array<std::uint32_t, 1> rows = {3};
+  model.observe_verified(confidence, {accepted, 1}, rows);
+  model.fit();
+  expect(model.probability(0, 0.5f) > 0.5 && model.probability(1, 0.5f) < 0.5, "acceptance is learned from");
 }
 
 // Writes a GGUF file of one tensor and adds that to a buffer with the kernel of before, on the file's own
@@ -160,6 +183,7 @@ int main() {
   custom_kernel(device);
   weights(device);
   selector(device);
+  verification(device);
   capture(device);
   errors(device);
   no_python();
