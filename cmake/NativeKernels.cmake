@@ -1,12 +1,15 @@
 # Native CPU kernels: one file an instruction set, with that set's flags, chosen at run time.
 # GCC 12 warns of the undefined operands in its own AVX-512 header.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(avx512 "-O3;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-Wno-uninitialized;-Wno-maybe-uninitialized")
   foreach(family dflash2_selector ggml)
     set_source_files_properties(csrc/backends/cpu/native_${family}_avx2.cpp PROPERTIES COMPILE_OPTIONS
       "-O3;-mavx2;-mfma;-mf16c")
     set_source_files_properties(csrc/backends/cpu/native_${family}_avx512.cpp PROPERTIES COMPILE_OPTIONS
-      "-O3;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-Wno-uninitialized;-Wno-maybe-uninitialized")
+      "${avx512}")
   endforeach()
+  set_source_files_properties(csrc/backends/cpu/native_ggml_avx512_vnni.cpp PROPERTIES COMPILE_OPTIONS
+    "${avx512};-mavx512vnni")
 endif()
 
 # The GGML kernels' templates take minutes a file with sanitizers: like the kernels compiled from shaders, they go without.

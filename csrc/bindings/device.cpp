@@ -191,7 +191,8 @@ void bind_device(nb::module_& module) {
                   "check: bool | str | Sequence[str] | None = None, "
                   "reports: typing.Literal['raise', 'list'] = 'raise', residency_bytes: int = 0, "
                   "pipeline_archive: bool = True, "
-                  "isa: typing.Literal['avx512', 'avx2', 'neon', 'baseline'] | None = None) -> None"),
+                  "isa: typing.Literal['avx512_vnni', 'avx512', 'avx2', 'neon', 'baseline'] | None = None) "
+                  "-> None"),
           "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing), with a number for those after "
           "the "
           "first "

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -106,10 +108,18 @@ class Bindings {
     launch.sizes = sizes_.data();
     launch.grid[0] = x, launch.grid[1] = y, launch.grid[2] = z;
     launch.threads_per_threadgroup[0] = tg_x, launch.threads_per_threadgroup[1] = tg_y;
+    if (kernel.scratch != nullptr && kernel.tasks(launch) != 0) {
+      scratch_.assign(kernel.scratch(launch) + 64, 0xff);
+      void* begin = scratch_.data();
+      std::size_t space = scratch_.size();
+      launch.scratch = static_cast<std::uint8_t*>(std::align(64, space - 64, begin, space));
+      std::memset(launch.scratch, 0, cpu::kScratchHeader);
+    }
     for (std::uint32_t task = kernel.tasks(launch); task-- > 0;) kernel.run(launch, task);
   }
 
  private:
+  std::vector<std::uint8_t> scratch_;
   std::vector<void*> buffers_;
   std::vector<std::uint64_t> sizes_;
 };
@@ -138,11 +148,18 @@ TEST_CASE(dense_products) {
   const Kernel kernels[] = {{"mv_", "_1", 16, 1}, {"mv_", "_2", 16, 2}, {"mv_", "_4", 8, 4},
                             {"mv_", "_8", 8, 8},  {"mm_", "", 64, 32},  {"mm_simd_", "", 64, 32}};
   for (const Type& type : types()) {
-    for (const std::uint32_t k : {type.block_length == 1 ? 77u : 3 * type.block_length, 1280u}) {
+    for (const std::uint32_t k :
+         {type.block_length == 1 ? 77u : 3 * type.block_length, type.block_length == 32 ? 1696u : 1280u}) {
       const std::uint32_t m = 11, n = 37;
       std::vector<std::uint8_t> weight = random_rows(type, n, k, random);
       const std::vector<float> w = decoded(type, weight);
       std::vector<float> x = random_floats(std::size_t{m} * k, random);
+      x[3 * k + 5] = 1e7f;  // among small ones, which must not be lost where the weight is zero
+      std::fill_n(&x[4 * k], k, 0.0f);
+      for (std::uint32_t j = 0; j < k; ++j) x[6 * k + j] *= 1e-33f;
+      std::vector<float> broken = x;  // but for some rows the same
+      broken[2 * k] = std::numeric_limits<float>::quiet_NaN();
+      broken[9 * k + 3] = std::numeric_limits<float>::infinity();
       for (const Kernel& one : kernels) {
         const auto found = variants(std::string("quantized_matmul_") + one.before + type.name + one.behind);
         CHECK(!found.empty());
@@ -160,6 +177,17 @@ TEST_CASE(dense_products) {
               CHECK(Product(&x[i * k], &w[std::size_t{r} * k], k).accepts(output[i * n + r]));
           }
           CHECK(std::all_of(output.end() - 8, output.end(), [](float value) { return value == kPoison; }));
+          std::vector<float> second(m * n, kPoison);
+          Bindings()
+              .add(broken)
+              .add(weight)
+              .add(second)
+              .add(&params, sizeof params)
+              .run(kernel, divided_up(n, one.weight_rows), divided_up(m, one.input_rows), 1, 128);
+          for (std::uint32_t i = 0; i < m * n; ++i) {
+            const bool is_broken = i / n == 2 || i / n == 9;
+            CHECK(is_broken ? !std::isfinite(second[i]) : second[i] == output[i]);
+          }
         }
       }
     }

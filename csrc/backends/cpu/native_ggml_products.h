@@ -167,24 +167,38 @@ std::uint32_t mv_tasks(const NativeLaunch& launch) {
   return MatVec<Type, inputs>(launch).tasks();
 }
 
-// Task (batch, piece of the weight rows, tile of inputs): neighbours read the same weights.
+// Task (batch, piece of the weight rows, tile of inputs): neighbours read the same weights. Of the inputs
+// `count` are there; the last one stands for the others.
+template <class Type, std::uint32_t inputs>
+struct MatVecTask {
+  std::uint32_t tile, rows, count;
+  std::uint64_t batch;
+  const std::uint8_t* weight;
+  const float* input[inputs];
+  float* outputs[inputs];
+
+  MatVecTask(const NativeLaunch& launch, const MatVec<Type, inputs>& product, std::uint32_t task) {
+    const std::uint32_t k = product.params.k, m = product.params.m, n = product.params.n;
+    const std::uint32_t piece = task / product.tiles % product.row_pieces();
+    const std::uint32_t first_row = piece * product.task_rows;
+    tile = task % product.tiles;
+    batch = task / product.tiles / product.row_pieces();
+    rows = least(product.task_rows, product.rows - first_row);
+    count = least(inputs, m - tile * inputs);
+    weight = launch.buffer<const std::uint8_t>(1) + (batch * n + first_row) * row_bytes<Type>(k);
+    for (std::uint32_t i = 0; i < inputs; ++i) {
+      const std::uint64_t row = batch * m + tile * inputs + least(i, count - 1);
+      input[i] = launch.buffer<const float>(0) + row * k;
+      outputs[i] = launch.buffer<float>(2) + row * n + first_row;
+    }
+  }
+};
+
 template <class V, class Type, std::uint32_t inputs>
 void mv(const NativeLaunch& launch, std::uint32_t task) {
   const MatVec<Type, inputs> product(launch);
-  const std::uint32_t k = product.params.k, m = product.params.m, n = product.params.n;
-  const std::uint32_t tile = task % product.tiles, piece = task / product.tiles % product.row_pieces();
-  const std::uint64_t batch = task / product.tiles / product.row_pieces();
-  const std::uint32_t first_row = piece * product.task_rows;
-  const float* input[inputs];
-  float* outputs[inputs];
-  for (std::uint32_t i = 0; i < inputs; ++i) {
-    const std::uint64_t row = batch * m + least(tile * inputs + i, m - 1);
-    input[i] = launch.buffer<const float>(0) + row * k;
-    outputs[i] = launch.buffer<float>(2) + row * n + first_row;
-  }
-  multiply_piece<V, Type, inputs>(
-      launch.buffer<const std::uint8_t>(1) + (batch * n + first_row) * row_bytes<Type>(k),
-      least(product.task_rows, product.rows - first_row), k, input, outputs);
+  const MatVecTask<Type, inputs> part(launch, product, task);
+  multiply_piece<V, Type, inputs>(part.weight, part.rows, product.params.k, part.input, part.outputs);
 }
 
 // A routed product's parameters, and nothing where less is bound. The grid's axis 0 covers weight rows.
@@ -234,10 +248,11 @@ std::uint32_t id_mv_tasks(const NativeLaunch& launch) {
   return product.row_pieces() * product.launched;
 }
 
-// Task (route, piece of the weight rows).
-template <class V, class Type>
-void id_mv(const NativeLaunch& launch, std::uint32_t task) {
-  const RoutedMatVec<Type> product(launch);
+// Task (route, piece of the weight rows), which multiply(weight, rows, token, input, output) does where the
+// expert is in range.
+template <class Type, class Multiply>
+inline void routed_task(const NativeLaunch& launch, const RoutedMatVec<Type>& product, std::uint32_t task,
+                        const Multiply& multiply) {
   const std::uint32_t k = product.params.k, piece = task % product.row_pieces();
   const std::uint32_t route = task / product.row_pieces(), first_row = piece * product.task_rows;
   const std::uint32_t expert = launch.buffer<const std::uint32_t>(2)[route];
@@ -248,9 +263,18 @@ void id_mv(const NativeLaunch& launch, std::uint32_t task) {
     for (std::uint32_t r = 0; r < n_rows; ++r) output[r] = 0.0f;
     return;
   }
-  const float* const input = launch.buffer<const float>(0) + std::uint64_t{route / product.params.top_k} * k;
-  multiply_piece<V, Type, 1>(product.expert(launch, expert) + first_row * row_bytes<Type>(k), n_rows, k,
-                             &input, &output);
+  const std::uint32_t token = route / product.params.top_k;
+  multiply(product.expert(launch, expert) + first_row * row_bytes<Type>(k), n_rows, token,
+           launch.buffer<const float>(0) + std::uint64_t{token} * k, output);
+}
+
+template <class V, class Type>
+void id_mv(const NativeLaunch& launch, std::uint32_t task) {
+  const RoutedMatVec<Type> product(launch);
+  routed_task(
+      launch, product, task,
+      [&](const std::uint8_t* weight, std::uint32_t n_rows, std::uint32_t, const float* input,
+          float* output) { multiply_piece<V, Type, 1>(weight, n_rows, product.params.k, &input, &output); });
 }
 
 // Mat-mat: a task takes mm_block rows of weights and decodes mm_depth elements of each at a time, which then
