@@ -96,7 +96,7 @@ $(BENCH)/.peers: $(VENV)/.tools
 	touch $@
 
 $(BENCH)/.llama: $(BENCH)/.peers
-	$(BENCH)/bin/pip install --quiet --group bench-llama
+	CMAKE_ARGS=-DLLAVA_BUILD=OFF $(BENCH)/bin/pip install --quiet --group bench-llama
 	touch $@
 
 $(VENV)/.tools: pyproject.toml

@@ -191,7 +191,7 @@ def beside_neighbours(options: harness.Options) -> dict[int, harness.Samples]:
         sides = {"metalane": ours, **ggmls.dense_in_one_graph(dense)}
         for count in NEIGHBOURS:
             with neighbours(count):
-                results[count] = harness.in_turn(sides, options.rounds)
+                results[count] = harness.in_turn(sides, max(3, options.rounds // 3))
     return results
 
 
