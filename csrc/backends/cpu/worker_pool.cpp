@@ -52,8 +52,8 @@ WorkerPool::WorkerPool(unsigned thread_count, std::shared_ptr<Checker> checker)
 
 WorkerPool::~WorkerPool() = default;
 
-template <typename Predicate>
-bool WorkerPool::spin(Predicate ready) const {
+template <typename Predicate, typename OnProcessor>
+bool WorkerPool::spin(Predicate ready, OnProcessor on_processor) const {
   if (ready()) return true;
   if (one_processor_) return false;
   const Clock::time_point end = Clock::now() + std::chrono::microseconds(50);
@@ -62,11 +62,8 @@ bool WorkerPool::spin(Predicate ready) const {
       if (ready()) return true;
       pause_briefly();
     }
-    // Who is waited for may be due on this very processor: without this an empty launch took 30 to 90 us
-    // instead of 8 whenever the scheduler had put both there.
-    std::this_thread::yield();
-  } while (Clock::now() < end);
-  return false;
+  } while (Clock::now() < end && !on_processor(current_processor()));
+  return ready();
 }
 
 std::unique_ptr<CommandList> WorkerPool::take_list() {
@@ -130,6 +127,7 @@ void WorkerPool::submit(std::unique_ptr<CommandList>& list) {
     const std::lock_guard lock(mutex_);
     if (workers_.empty()) start_threads();
     if (list->time_limit && !watchdog_.joinable()) start_watchdog();
+    submitter_processor_.store(current_processor(), std::memory_order_relaxed);
     const std::uint64_t sequence = submitted_.load(std::memory_order_relaxed) + 1;
     list->sequence = sequence;
     CommandList* raw = list.release();
@@ -173,7 +171,8 @@ CommandList* WorkerPool::next_submission() {
   const auto ready = [this] {
     return submitted_.load(std::memory_order_acquire) != taken_ || quit_.load(std::memory_order_relaxed);
   };
-  spin(ready);
+  spin(ready,
+       [this](int processor) { return processor == submitter_processor_.load(std::memory_order_relaxed); });
   std::unique_lock lock(mutex_);
   leader_sleeps_ = true;
   leader_wakes_.wait(lock, ready);
@@ -195,8 +194,11 @@ void WorkerPool::run_helper(Worker& worker) {
   const auto ready = [this, &seen] {
     return job_number_.load(std::memory_order_acquire) != seen || quit_.load();
   };
+  const auto on_leaders_processor = [this](int processor) {
+    return processor == leader_processor_.load(std::memory_order_relaxed);
+  };
   for (;;) {
-    if (!spin(ready)) {
+    if (!spin(ready, on_leaders_processor)) {
       std::unique_lock lock(helpers_mutex_);
       ++helpers_asleep_;
       helpers_wake_.wait(lock, ready);
@@ -238,6 +240,7 @@ void WorkerPool::spread(Worker& worker) {
 }
 
 void WorkerPool::share_job() {
+  leader_processor_.store(current_processor(), std::memory_order_relaxed);
   gate_.store(gate_open, std::memory_order_release);
   job_number_.fetch_add(1, std::memory_order_release);
   unsigned asleep;
@@ -252,7 +255,12 @@ void WorkerPool::share_job() {
 void WorkerPool::join_helpers() {
   gate_.fetch_and(~gate_open, std::memory_order_acq_rel);
   const auto empty = [this] { return gate_.load(std::memory_order_acquire) == 0; };
-  if (spin(empty)) return;
+  const auto on_helpers_processor = [this](int processor) {
+    return std::any_of(workers_.begin() + 1, workers_.end(), [processor](const auto& helper) {
+      return helper->processor.load(std::memory_order_relaxed) == processor;
+    });
+  };
+  if (spin(empty, on_helpers_processor)) return;
   std::unique_lock lock(helpers_mutex_);
   helpers_left_.wait(lock, empty);
 }

@@ -124,9 +124,11 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   void fail(const std::string& code, bool is_transient, const std::string& message);
   void stop_running(StopReason reason);  // with mutex_ held
 
-  // Whether `ready` turned true within 50 us: a wake-up from sleep takes about as long.
-  template <typename Predicate>
-  bool spin(Predicate ready) const;
+  // Whether `ready` turned true within 50 us: a wake-up from sleep takes about as long. Gives up early where
+  // who is waited for was last seen on the caller's own processor, which `on_processor` tells: it cannot go
+  // on before the caller sleeps. (Yielding to it instead loses whole time slices to other processes.)
+  template <typename Predicate, typename OnProcessor>
+  bool spin(Predicate ready, OnProcessor on_processor) const;
 
   const unsigned thread_count_;
   const bool one_processor_;  // asked once: the C library reads a file for it
@@ -143,6 +145,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   CommandList* queue_head_ = nullptr;
   CommandList* queue_tail_ = nullptr;
   std::atomic<std::uint64_t> submitted_{0};
+  std::atomic<int> submitter_processor_{-1};  // of the last submit()
   std::uint64_t taken_ = 0;
   bool leader_sleeps_ = false;
   std::atomic<bool> quit_{false};
@@ -162,6 +165,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   Job job_;
   std::atomic<std::uint32_t> gate_{0};
   std::atomic<std::uint64_t> job_number_{0};
+  std::atomic<int> leader_processor_{-1};  // when it shared its last job
   std::mutex helpers_mutex_;
   std::condition_variable helpers_wake_;
   std::condition_variable helpers_left_;
