@@ -19,6 +19,7 @@ COUNTS = {
     "dflash2_verify_random": Count(40, 2000),
     "speculative_verify_random": Count(40, 2000),
     "speculative_lanes": Count(3000, 30_000),
+    "speculative_steps": Count(1000, 10_000),
     "struct_round_trip": Count(200, 20_000),
     "dispatch_arguments": Count(300, 20_000),
     "active_lanes_random": Count(24, 3000),
