@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +55,8 @@ def test_every_kind_says_what_it_allows(kind: str) -> None:
     assert limits.thread_execution_width == 32
     assert limits.wrap_alignment == (os.sysconf("SC_PAGESIZE") if kind == "metal" else 1)
     assert device.info.kind == kind
+    if kind == "metal":
+        assert (device.info.name, device.info.architecture) == ("Metal test double", "applegpu_double")
     assert (device.info.memory_bytes > 0) == (kind != "null")
     if kind == "metal":
         assert "apple7" in device.info.families
@@ -224,6 +228,69 @@ def test_a_capture_ends_with_its_scope(tmp_path: Path) -> None:
         device.gpu_capture(tmp_path / "d.gputrace"),
     ):
         pass
+
+
+def test_a_capture_is_of_its_device_only(tmp_path: Path) -> None:
+    """Other queues, as those of other runtimes in the process, are left out."""
+    device, other, theirs = ml.Device("metal"), ml.Device("metal:1"), ml.Device("metal")
+    path = tmp_path / "mine.gputrace"
+    with device.gpu_capture(path):
+        for each in (device, other, other, theirs, theirs, theirs):
+            encoder = each.command_encoder()
+            encoder.fill(each.zeros(10, ml.uint8), 1)
+            encoder.commit().wait()
+    assert (path / "capture").read_text() == "1 commits\n"
+
+
+# Everything that reaches Metal, on a thread that has no autorelease pool of its own.
+ENTRIES = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+import metalane as ml
+
+def entries():
+    device = ml.Device("metal")
+    ml.devices()
+    device.registry.register_source("unit", "kernel void unit(device float* x [[buffer(0)]]) { x[0] = 1; }")
+    x = device.zeros(100, ml.float32)
+    memory = np.zeros(3 * 16384, np.uint8)
+    start = -memory.ctypes.data % device.limits.wrap_alignment
+    wrapped = device.wrap(memory[start : start + 16384])
+    device.allocated_bytes
+    with device.gpu_capture(Path(sys.argv[1]) / "a.gputrace"):
+        encoder = device.command_encoder()
+        with encoder.label("layer"):
+            encoder.dispatch("unit", [x], threads=1, threads_per_threadgroup=1)
+            encoder.fill(wrapped, 3)
+        encoder.commit().wait()
+    for source in ("kernel void bad(device float* x [[buffer(0)]]) { x[0] = nothing; }",):
+        device.registry.register_source("bad", source)
+        try:
+            device.registry.pipeline("bad")
+        except ml.CompileError:
+            pass
+    wrapped.release()
+    assert np.asarray(x)[0] == 1
+
+thread = threading.Thread(target=entries)
+thread.start()
+thread.join()
+"""
+
+
+def test_every_entry_has_an_autorelease_pool(tmp_path: Path) -> None:
+    """GNUstep reports what is autoreleased without one."""
+    environment = {**os.environ, "METALANE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRIES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=environment,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_forked_child_is_told(tmp_path: Path) -> None:

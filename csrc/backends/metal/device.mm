@@ -146,8 +146,12 @@ MetalDevice::MetalDevice(Owned<id<MTLDevice>> given, const backend::OpenOptions&
 }
 
 MetalDevice::~MetalDevice() {
-  // Metal's objects belong to the process that made them.
-  if (in_forked_child()) static_cast<void>(metal_.release());
+  if (in_forked_child()) {
+    static_cast<void>(metal_.release());  // Metal's objects belong to the process that made them
+    return;
+  }
+  const AutoreleaseScope scope;
+  metal_.reset();
 }
 
 void MetalDevice::check_process() const {

@@ -44,8 +44,12 @@ Owned<id<MTLFunction>> find_function(const Library& library, const backend::Comp
 }  // namespace
 
 MetalPipeline::~MetalPipeline() {
-  // Metal's objects belong to the process that made them.
-  if (core::fork_generation() != fork_generation_) static_cast<void>(state.leave());
+  if (core::fork_generation() != fork_generation_) {
+    static_cast<void>(state.leave());  // Metal's objects belong to the process that made them
+    return;
+  }
+  const AutoreleaseScope scope;
+  state = {};
 }
 
 std::shared_ptr<MetalPipeline> build_pipeline(id<MTLDevice> device, const Library& library,

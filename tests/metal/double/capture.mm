@@ -1,4 +1,5 @@
-// The capture manager: a trace is a folder with one file, which counts the commits of its time.
+// The capture manager: a trace is a folder with one file, which counts the commits of its time to what is
+// captured.
 #include "accounting.h"
 #include "devices.h"
 #include "metal_double.h"
@@ -109,7 +110,8 @@ METAL_DOUBLE_COUNTED("MTLCaptureScope")
     }
     _capturing = YES;
     _outputURL = [url copy];
-    _commandsBefore = static_cast<uint64_t>(event_count(Event::commit));
+    _captureObject = [descriptor.captureObject retain];
+    _commandsBefore = commits_of(_captureObject);
     count_event(Event::capture);
     return YES;
   }
@@ -120,11 +122,13 @@ METAL_DOUBLE_COUNTED("MTLCaptureScope")
       violation("stopCapture: nothing is being captured");
       return;
     }
-    const uint64_t commits = static_cast<uint64_t>(event_count(Event::commit)) - _commandsBefore;
+    const uint64_t commits = commits_of(_captureObject) - _commandsBefore;
     NSString* text = [NSString stringWithFormat:@"%lu commits\n", static_cast<unsigned long>(commits)];
     [text writeToFile:[[_outputURL path] stringByAppendingPathComponent:@"capture"] atomically:NO];
     [_outputURL release];
     _outputURL = nil;
+    [_captureObject release];
+    _captureObject = nil;
     _capturing = NO;
   }
 }

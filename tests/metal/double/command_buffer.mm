@@ -202,6 +202,8 @@ METAL_DOUBLE_OF_ITS_SYSTEM
     state.status = MTLCommandBufferStatusCommitted;
   }
   count_event(Event::commit);
+  ++state.queue->commits;
+  ++state.queue->device.commits;
   [self retain];  // until its handlers have returned
   commit(*_state);
 }

@@ -3,6 +3,7 @@
 
 #import <Metal/Metal.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -81,6 +82,7 @@ struct QueueState {
   explicit QueueState(DeviceState& owner, std::size_t most) : device(owner), max_command_buffers(most) {}
   DeviceState& device;
   const std::size_t max_command_buffers;
+  std::atomic<std::uint64_t> commits{0};
   std::mutex mutex;
   std::condition_variable fewer;          // command buffers
   std::size_t made = 0;                   // that have not ended

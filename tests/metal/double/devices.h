@@ -20,6 +20,7 @@ namespace metal_double {
 struct DeviceState {
   std::uint32_t index = 0;
   std::atomic<std::uint64_t> allocated{0};
+  std::atomic<std::uint64_t> commits{0};
 
   // Opened at the first use.
   metalane::backend::Device& cpu();
@@ -104,6 +105,8 @@ id<MTLComputePipelineState> new_pipeline(DeviceState& device, MTLComputePipeline
 id<MTLBinaryArchive> new_archive(DeviceState& device, MTLBinaryArchiveDescriptor* descriptor,
                                  NSError** error);
 id<MTLCommandQueue> new_queue(DeviceState& device, NSUInteger max_command_buffers);
+// Command buffers that were ever committed to a queue or to a device's queues.
+std::uint64_t commits_of(id queue_or_device);
 id<MTLEvent> new_event(DeviceState& device, bool shared, std::shared_ptr<EventState> state);
 id<MTLResidencySet> new_residency_set(DeviceState& device, MTLResidencySetDescriptor* descriptor);
 MTLComputePipelineReflection* make_reflection(const metalane::KernelSignature& signature);

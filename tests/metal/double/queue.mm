@@ -441,6 +441,15 @@ METAL_DOUBLE_OF_ITS_SYSTEM
 
 namespace metal_double {
 
+std::uint64_t commits_of(id queue_or_device) {
+  if (is_double(queue_or_device, objc_getClass("MetalDoubleQueue")))
+    return (*static_cast<MetalDoubleQueue*>(queue_or_device)->_state)->commits;
+  for (std::uint32_t i = 0; i < max_devices; ++i) {
+    if (device_object(device_state(i)) == queue_or_device) return device_state(i).commits;
+  }
+  return 0;
+}
+
 id<MTLCommandQueue> new_queue(DeviceState& device, NSUInteger max_command_buffers) {
   MetalDoubleQueue* queue = [[MetalDoubleQueue alloc] init];
   queue->_state = new std::shared_ptr<QueueState>(std::make_shared<QueueState>(device, max_command_buffers));

@@ -31,6 +31,7 @@ typedef NS_ENUM(NSInteger, MTLCaptureDestination) {
  @package
   BOOL _capturing;
   NSURL* _outputURL;
+  id _captureObject;
   uint64_t _commandsBefore;
   id<MTLCaptureScope> _defaultCaptureScope;
 }
