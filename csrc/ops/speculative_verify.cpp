@@ -78,6 +78,12 @@ std::array<ops::ExactArgument, 11> arguments_of(const SpeculativeVerifyBuffers& 
   }};
 }
 
+// In the order of arguments_of().
+std::array<Buffer*, 11> fields_of(SpeculativeVerifyBuffers& b) {
+  return {&b.logits,   &b.verify_rows, &b.temperature,  &b.tokens,   &b.candidates, &b.proposal_probabilities,
+          &b.uniforms, &b.partial_ids, &b.partial_sums, &b.accepted, &b.next_tokens};
+}
+
 }  // namespace
 
 SpeculativeVerifyBuffers SpeculativeVerifyBuffers::alloc(const Device& device, std::uint64_t lanes,
@@ -88,9 +94,7 @@ SpeculativeVerifyBuffers SpeculativeVerifyBuffers::alloc(const Device& device, s
   check_sizes(op, lanes, rows_per_lane, vocabulary, candidates);
   instance_of(op, "dtype", logits);
   SpeculativeVerifyBuffers b;
-  const std::array<Buffer*, 11> fields = {
-      &b.logits,   &b.verify_rows, &b.temperature,  &b.tokens,   &b.candidates, &b.proposal_probabilities,
-      &b.uniforms, &b.partial_ids, &b.partial_sums, &b.accepted, &b.next_tokens};
+  const std::array<Buffer*, 11> fields = fields_of(b);
   const auto arguments = arguments_of(b, logits, lanes, rows_per_lane, vocabulary, candidates);
   for (std::size_t i = 0; i < fields.size(); ++i) {
     *fields[i] = device.zeros(ops::shape_of(arguments[i]), arguments[i].dtype);
@@ -119,6 +123,14 @@ void dispatch_speculative_verify(CommandEncoder& encoder, const SpeculativeVerif
   const Pipeline& tokens = tokens_kernels[instance].on(device);
 
   core::OperatorScope launches(*encoder.state(), kOp, "speculative_verify");
+  launches.on_replay(params, [&] {
+    return [buffers](CommandEncoder& again, const core::Rebinding& to,
+                     const SpeculativeVerifyParams& new_params) {
+      SpeculativeVerifyBuffers rebound = buffers;
+      for (Buffer* buffer : fields_of(rebound)) *buffer = to(*buffer);
+      dispatch_speculative_verify(again, rebound, new_params);
+    };
+  });
   launches.dispatch(
       rows,
       {{0, buffers.logits},

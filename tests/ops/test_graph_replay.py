@@ -210,7 +210,33 @@ def scatter(device: metalane.Device, rng: np.random.Generator) -> Case:
     return Case(call, buffers, ("output",), params, replace(params, row_length=69), None)
 
 
+def speculative_verify(device: metalane.Device, rng: np.random.Generator) -> Case:
+    lanes, rows, vocabulary, k = 3, 5, 700, 4
+    candidates = rng.integers(0, vocabulary, (lanes, rows - 1, k), dtype=np.uint32)
+    arrays = {
+        "logits": rng.standard_normal((lanes, rows, vocabulary), np.float32),
+        "verify_rows": np.array([5, 0, 3], np.uint32),
+        "temperature": np.array([0, 1, 0.7], np.float32),
+        "tokens": candidates[..., 1],
+        "candidates": candidates,
+        "proposal_probabilities": np.full(candidates.shape, 0.25, np.float32),
+        "uniforms": rng.random((lanes, rows), np.float32),
+    }
+    fields = metalane.SpeculativeVerifyBuffers.alloc(device, lanes, rows, vocabulary, k)
+    names = [*arrays, "partial_ids", "partial_sums", "accepted", "next_tokens"]
+    buffers = {name: getattr(fields, name) for name in names}
+    for name, array in arrays.items():
+        buffers[name].numpy()[...] = array
+    params = metalane.SpeculativeVerifyParams(lanes, rows, vocabulary, k)
+
+    def call(encoder: metalane.CommandEncoder, b: dict[str, metalane.Buffer], p: Any) -> None:
+        metalane.dispatch_speculative_verify(encoder, metalane.SpeculativeVerifyBuffers(**b), p)
+
+    return Case(call, buffers, ("accepted", "next_tokens"), params, params, None)
+
+
 CASES = {
+    "speculative_verify": speculative_verify,
     "speculative_rows": speculative_rows,
     "scatter_rows": scatter,
     "dflash2_selector": selector,
