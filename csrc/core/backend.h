@@ -108,12 +108,19 @@ struct Launch {
   std::string_view label;
 };
 
+// By the clock of core/host_clock.h; both 0 for a launch that never started.
+struct LaunchTime {
+  double start_seconds = 0;
+  double end_seconds = 0;
+};
+
 // How a submission ended.
 struct Completion {
   std::exception_ptr error;  // a CommandBufferError, or null
   std::string warning;       // what a kernel reported without failing; empty: nothing
-  double start_seconds = 0;  // device clock
+  double start_seconds = 0;  // by the clock of core/host_clock.h; both 0 where nothing ran
   double end_seconds = 0;
+  std::vector<LaunchTime> launches;  // see Submission::time_launches()
 };
 
 struct SubmissionOptions {
@@ -130,6 +137,9 @@ class Submission {
   virtual void barrier() = 0;
   virtual void push_label(std::string_view label) = 0;
   virtual void pop_label() = 0;
+  // Called before the first launch: the completion then has each launch's time, in the order of dispatch().
+  // Devices that cannot tell leave that list empty.
+  virtual void time_launches() {}
   // Hands the commands to the device and returns without waiting. Submissions of one device run as if one
   // after another in the order of their commit() calls, which core makes one at a time. `done` is called
   // exactly once, from any thread (also from inside commit()), with no lock of the backend held, in commit

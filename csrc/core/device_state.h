@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/profiling.h"
 #include "core/scratch_pool.h"
 #include "core/timeline.h"
 
@@ -36,6 +37,12 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   const std::shared_ptr<RegistryState>& registry() const noexcept { return registry_; }
   Timeline& timeline() noexcept { return timeline_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
+  Profiling& profiling() noexcept { return profiling_; }
+
+  // A submission of the backend, which the running profile sees, if there is one.
+  std::unique_ptr<backend::Submission> open_submission(const backend::SubmissionOptions& options) {
+    return profiling_.observed(backend_->open(options));
+  }
 
   // Throws DeviceError in a process that was forked after the device was opened: its threads and locks
   // belong to the parent.
@@ -57,6 +64,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::shared_ptr<RegistryState> registry_;
   Timeline timeline_;
   ScratchPool scratch_pool_;
+  Profiling profiling_;
 };
 
 }  // namespace metalane::core

@@ -100,7 +100,7 @@ EncoderState::EncoderState(std::shared_ptr<DeviceState> device, EncoderOptions o
     : device_(std::move(device)),
       options_(options),
       id_(next_encoder_id.fetch_add(1, std::memory_order_relaxed)),
-      submission_(device_->backend().open({options.concurrent})) {
+      submission_(device_->open_submission({options.concurrent})) {
   device_->timeline().add_encoder(this);
 }
 

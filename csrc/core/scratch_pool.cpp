@@ -8,7 +8,6 @@
 #include <new>
 
 #include "core/device_state.h"
-#include "core/storage.h"
 
 namespace metalane::core {
 
@@ -39,13 +38,14 @@ Buffer ScratchPool::take(std::uint64_t words) {
     }
   }
   if (allocation.address == nullptr) allocation = device_.backend().allocate(nbytes, false);
-  auto storage = std::make_shared<Storage>(device_.shared_from_this(), allocation, false, false, nullptr);
-  storage->return_to_pool();
+  const std::shared_ptr<DeviceState> device = device_.shared_from_this();
+  auto storage = std::make_shared<Storage>(device, allocation, false, false, nullptr, nullptr,
+                                           std::shared_ptr<BlockHome>(device, this));
   return Buffer(std::move(storage), 0, words * sizeof(std::uint32_t), Shape({words}), DType::uint32, false,
                 false);
 }
 
-void ScratchPool::give_back(const backend::Allocation& allocation) noexcept {
+void ScratchPool::take_back(const backend::Allocation& allocation, bool) noexcept {
   {
     std::lock_guard lock(mutex_);
     if (free_.size() < kept) {

@@ -20,13 +20,22 @@ class HostSource {
   virtual void check_readable(const AddressRange& range) const = 0;
 };
 
+// Where blocks go that are used again.
+class BlockHome {
+ public:
+  virtual ~BlockHome() = default;
+  // Nothing uses the block any more. `given_back`: its owner ended the ownership by mark_given_back().
+  virtual void take_back(const backend::Allocation& block, bool given_back) noexcept = 0;
+};
+
 // Owned by the handles, views, graphs and launches that name it. Its pages are freed with it, or by
 // release() as soon as no pin holds them. A pin is a promise to hold the pages: a launch recorded or in
 // flight, or a host view (NumPy, DLPack). Thread-safe.
 class Storage {
  public:
   Storage(std::shared_ptr<DeviceState> device, const backend::Allocation& allocation, bool wrapped,
-          bool readonly, std::shared_ptr<void> owner, std::shared_ptr<const HostSource> source = nullptr);
+          bool readonly, std::shared_ptr<void> owner, std::shared_ptr<const HostSource> source = nullptr,
+          std::shared_ptr<BlockHome> home = nullptr);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -35,8 +44,10 @@ class Storage {
   METALANE_API bool try_pin() noexcept;
   METALANE_API void unpin() noexcept;
   void release() noexcept;
-  // Its pages go to the device's scratch pool when they would be freed. For the pool, before others see it.
-  void return_to_pool() noexcept { pooled_ = true; }
+  // What gets the pages when they would be freed; null: the device.
+  const BlockHome* home() const noexcept { return home_.get(); }
+  // To be followed by release(). False where that, or release(), was called before.
+  bool mark_given_back() noexcept;
   // See backend::Device: a writable view of these bytes is handed out.
   METALANE_API void host_may_write(std::uint64_t offset, std::uint64_t nbytes) noexcept;
   bool released() const noexcept { return (uses_.load(std::memory_order_acquire) & released_bit) != 0; }
@@ -55,16 +66,18 @@ class Storage {
  private:
   void free_pages() noexcept;
 
+  // Pins are counted below the flags.
   static constexpr std::uint64_t released_bit = std::uint64_t{1} << 63;
   static constexpr std::uint64_t freed_bit = std::uint64_t{1} << 62;
+  static constexpr std::uint64_t given_back_bit = std::uint64_t{1} << 61;
   std::atomic<std::uint64_t> uses_{0};
   std::shared_ptr<DeviceState> device_;
   backend::Allocation allocation_;
   std::shared_ptr<void> owner_;
   const std::shared_ptr<const HostSource> source_;
+  const std::shared_ptr<BlockHome> home_;
   bool wrapped_;
   bool readonly_;
-  bool pooled_ = false;
 };
 
 }  // namespace metalane::core

@@ -2,6 +2,7 @@
 #include <metalane/error.h>
 #include <metalane/ticket.h>
 
+#include "core/device_state.h"
 #include "core/timeline.h"
 
 namespace metalane {
@@ -39,6 +40,9 @@ std::optional<double> Ticket::gpu_time() const {
   return state_->completion().end_seconds - state_->completion().start_seconds;
 }
 
-void Ticket::on_done(std::function<void()> callback) const { state_->on_done(std::move(callback)); }
+void Ticket::on_done(std::function<void()> callback) const {
+  if (!state_->done()) state_->device()->check_process();
+  state_->on_done(std::move(callback));
+}
 
 }  // namespace metalane

@@ -10,6 +10,7 @@ namespace metalane::cpu {
 
 void CommandList::append(const backend::Launch& launch) {
   LaunchRecord& record = launches_.emplace_back();
+  if (timed) times.emplace_back();
   record.pipeline = static_cast<const CpuPipeline*>(launch.pipeline);
   for (const backend::BufferBinding& buffer : launch.buffers) {
     record.launch.buffers[buffer.index] = buffer.address;
@@ -64,6 +65,8 @@ void CommandList::clear() {
   barrier_ = false;
   time_limit.reset();
   done = nullptr;
+  timed = false;
+  times.clear();
   next = nullptr;
 }
 

@@ -48,6 +48,8 @@ class CommandList {
   // Of the submission, from commit on.
   std::optional<double> time_limit;
   std::function<void(backend::Completion)> done;
+  bool timed = false;
+  std::vector<backend::LaunchTime> times;  // one a launch, where `timed`
   std::uint64_t sequence = 0;
   CommandList* next = nullptr;
 

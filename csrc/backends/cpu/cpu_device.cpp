@@ -133,6 +133,7 @@ class CpuSubmission final : public backend::Submission {
   void barrier() override { list_->barrier(); }
   void push_label(std::string_view) override {}
   void pop_label() override {}
+  void time_launches() override { list_->timed = true; }
   void commit(std::optional<double> time_limit, std::function<void(backend::Completion)> done) override {
     list_->seal();
     list_->time_limit = time_limit;

@@ -12,13 +12,10 @@
 #include "backends/cpu/checker.h"
 #include "backends/cpu/processors.h"
 #include "backends/cpu/signal_context.h"
+#include "core/host_clock.h"
 
 namespace metalane::cpu {
 namespace {
-
-double seconds_of(std::chrono::steady_clock::time_point time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -293,6 +290,7 @@ void WorkerPool::fail(const std::string& code, bool is_transient, const std::str
 }
 
 void WorkerPool::run_submission(Worker& worker, CommandList& list) {
+  const double start_seconds = core::host_seconds();
   const Clock::time_point start = Clock::now();
   {
     const std::lock_guard lock(mutex_);
@@ -316,14 +314,17 @@ void WorkerPool::run_submission(Worker& worker, CommandList& list) {
     if (checker_ != nullptr) checker_->begin_submission(list);
     for (std::size_t number = 0; number < list.launches().size(); ++number) {
       if (stop_.load() != 0 || check_ends_) break;
+      if (list.timed) list.times[number].start_seconds = core::host_seconds();
       run_launch(worker, list, number);
+      if (list.timed) list.times[number].end_seconds = core::host_seconds();
     }
     if (checker_ != nullptr) end_check();
   }
   backend::Completion completion;
-  completion.start_seconds = seconds_of(start);
+  completion.start_seconds = start_seconds;
   completion.error = finish_submission(list);
-  completion.end_seconds = seconds_of(Clock::now());
+  completion.end_seconds = core::host_seconds();
+  completion.launches = std::move(list.times);
   const std::function<void(backend::Completion)> done = std::move(list.done);
   put_list(std::unique_ptr<CommandList>(&list));
   done(std::move(completion));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <metalane/buffer.h>
+#include <metalane/buffer_pool.h>
 #include <metalane/check.h>
 #include <metalane/cpu.h>
 #include <metalane/device.h>
@@ -11,6 +12,7 @@
 #include <metalane/ggml_type.h>
 #include <metalane/gguf.h>
 #include <metalane/graph.h>
+#include <metalane/in_flight.h>
 #include <metalane/kernel.h>
 #include <metalane/launch.h>
 #include <metalane/metal.h>
@@ -23,5 +25,6 @@
 #include <metalane/ops/quantized_matmul_id_ggml.h>
 #include <metalane/ops/speculative_rows.h>
 #include <metalane/ops/speculative_verify.h>
+#include <metalane/profile.h>
 #include <metalane/ticket.h>
 #include <metalane/version.h>

@@ -36,7 +36,8 @@ class METALANE_API Ticket {
   std::optional<double> gpu_start() const;
   std::optional<double> gpu_end() const;
   std::optional<double> gpu_time() const;
-  // Called once, from a runtime thread (or at once where already finished). Must not throw.
+  // Called once, from a runtime thread (or at once where already finished). Must not throw, and must not take
+  // long: the device's other work waits.
   void on_done(std::function<void()> callback) const;
   const std::shared_ptr<core::TicketState>& state() const noexcept { return state_; }
 
