@@ -21,7 +21,9 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& module);
 void bind_kernel(nb::module_& module);
 void bind_argument_values(nb::module_& module);
+void bind_aio(nb::module_& module);
 void bind_buffer(nb::module_& module);
+void bind_buffer_pool(nb::module_& module);
 void bind_cpu(nb::module_& module);
 void bind_gpu_capture(nb::module_& module, nb::class_<Device>& device);
 void bind_gguf(nb::module_& module);
@@ -32,6 +34,7 @@ void bind_device(nb::module_& module);
 void bind_struct(nb::module_& module);
 void bind_lifetime(nb::module_& module);
 void bind_layouts(nb::module_& module);
+void bind_profile(nb::module_& module, nb::class_<Device>& device);
 void bind_null_record(nb::module_& module);
 void bind_dflash2_selector(nb::module_& module);
 void bind_ggml_products(nb::module_& module);
@@ -183,6 +186,10 @@ void bind_waits();
 // Waits without the GIL and lets signal handlers run at least every 50 ms; an exception that one raises
 // (KeyboardInterrupt) ends the wait.
 void wait_for_ticket(const Ticket& ticket, std::optional<double> seconds);
+// Until the place is granted; throws TimeoutError.
+void wait_for_place(const core::InFlightPlace& place, std::optional<double> seconds);
+// Until everything that the profile has seen is done.
+void wait_for_profile(const Profile& profile);
 // Until no committed work writes the buffer's range; throws that work's error.
 void wait_for_buffer(const Buffer& buffer);
 

@@ -181,7 +181,9 @@ void bind_device(nb::module_& module) {
               Unlocked unlocked;
               new (self.p) Device(name, options);
             }
+            nb::inst_mark_ready(self.h);  // the sessions use it
             if (!session.is_none()) session.attr("opened")(self.h);
+            nb::module_::import_("metalane.profile_session").attr("opened")(self.h);
           },
           "kind"_a = nb::none(), "kernels"_a.none() = "auto", nb::kw_only(), "check"_a = nb::none(),
           "reports"_a.none() = "raise", "residency_bytes"_a.none() = 0, "pipeline_archive"_a.none() = true,
@@ -255,6 +257,7 @@ void bind_device(nb::module_& module) {
   bind_gpu_capture(module, device);
   bind_compile(device);
   bind_check(device);
+  bind_profile(module, device);
   module.def(
       "from_dlpack",
       [](nb::handle x, nb::handle device) {

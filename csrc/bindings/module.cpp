@@ -16,9 +16,11 @@ NB_MODULE(_core, module) {
   bind_layouts(module);
   bind_buffer(module);
   bind_ticket(module);
+  bind_aio(module);
   bind_graph(module);
   bind_encoder(module);
   bind_device(module);
+  bind_buffer_pool(module);
   bind_cpu(module);
   bind_gguf(module);
   bind_null_record(module);

@@ -32,6 +32,36 @@ void bind_ticket(nb::module_& module) {
                    "When its first launch began, in seconds of the device's clock; None until finished.")
       .def_prop_ro("gpu_end", &Ticket::gpu_end, "When its last launch ended; None until finished.")
       .def_prop_ro("gpu_time", &Ticket::gpu_time, "Seconds on the device; None until finished.")
+      .def(
+          "add_done_callback",
+          [](nb::object self, nb::handle function) {
+            if (!PyCallable_Check(function.ptr())) {
+              throw DTypeError("Ticket.add_done_callback", "function", "a callable",
+                               repr_of(function) + " (" + type_name_of(function) + ")");
+            }
+            nb::module_::import_("metalane.aio").attr("add_done_callback")(self, function);
+          },
+          "function"_a.none(),
+          nb::sig("def add_done_callback(self, function: Callable[[Ticket], object]) -> None"),
+          "Calls `function(ticket)` once the submission has finished: at once where it has already, else on "
+          "the "
+          "one thread that runs all these callbacks, in the order in which tickets finish. What a callback "
+          "raises is logged (logger 'metalane').")
+      .def(
+          "__await__",
+          [](nb::object self) {
+            return nb::module_::import_("metalane.aio").attr("wait")(self).attr("__await__")();
+          },
+          nb::sig("def __await__(self) -> Generator[typing.Any, None, None]"),
+          "`await ticket` under asyncio: as wait(), while the event loop runs on.")
+      .def(
+          "__eq__",
+          [](const Ticket& self, nb::handle other) {
+            return nb::isinstance<Ticket>(other) && self.state() == nb::inst_ptr<Ticket>(other)->state();
+          },
+          "other"_a.none(), nb::sig("def __eq__(self, other: object) -> bool"),
+          "Whether both are of one submission.")
+      .def("__hash__", [](const Ticket& self) { return std::hash<const void*>{}(self.state().get()); })
       .def("__repr__", [](const Ticket& self) { return "<Ticket " + self.status() + ">"; });
 }
 

@@ -11,6 +11,7 @@
 #endif
 
 #include "bindings/bindings.h"
+#include "core/in_flight.h"
 #include "core/interrupt.h"
 
 namespace metalane::python {
@@ -42,6 +43,12 @@ bool wait_in_slices(std::optional<double> seconds, const Wait& wait) {
   }
 }
 
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", seconds);
+  return text;
+}
+
 // Python runs signal handlers on this thread alone.
 bool is_main_thread() {
 #if defined(__APPLE__)
@@ -66,12 +73,23 @@ void bind_waits() { core::set_interrupt_check(&raise_pending_signals); }
 void wait_for_ticket(const Ticket& ticket, std::optional<double> seconds) {
   drain_deferred();
   if (!ticket.done() && !wait_in_slices(seconds, [&](double slice) { return ticket.wait_done(slice); })) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", *seconds);
-    throw TimeoutError("Ticket.wait: the submission is still running after " + std::string(text) +
+    throw TimeoutError("Ticket.wait: the submission is still running after " + seconds_text(*seconds) +
                        " s; the ticket stays valid");
   }
   ticket.wait(0.0);  // raises the submission's error
+}
+
+void wait_for_place(const core::InFlightPlace& place, std::optional<double> seconds) {
+  drain_deferred();
+  if (place.granted()) return;
+  if (!wait_in_slices(seconds, [&](double slice) { return place.wait_granted(slice); })) {
+    throw TimeoutError("InFlightLimit.slot: no place came free within " + seconds_text(*seconds) + " s");
+  }
+}
+
+void wait_for_profile(const Profile& profile) {
+  drain_deferred();
+  wait_in_slices(std::nullopt, [&](double slice) { return profile.wait_done(slice); });
 }
 
 void wait_for_buffer(const Buffer& buffer) {

@@ -1,4 +1,4 @@
-"""Command line: ``python -m metalane devices``, ``doctor``, ``cache``, ``inspect``, ``check``, and two options."""
+"""Command line: ``python -m metalane devices``, ``doctor``, ``cache``, ``inspect``, ``check``, ``trace``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import metalane
-from metalane import check_command, cpu, doctor, inspect
+from metalane import check_command, cpu, doctor, inspect, trace_command
 
 
 def cmake_dir() -> Path:
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("file", help="the file, or the first part of a split one")
     shown.add_argument("--json", action="store_true", help="print JSON, values whole")
     check_command.add_parser(commands)
+    trace_command.add_parser(commands)
     doctor.add_parser(commands)
     return parser
 
@@ -96,6 +97,8 @@ def main(argv: list[str] | None = None) -> int:
         return show_gguf(options.file, options.json)
     elif options.command == "check":
         return check_command.run(options)
+    elif options.command == "trace":
+        return trace_command.run(options)
     elif options.command == "doctor":
         return doctor.run(options)
     else:

@@ -23,6 +23,15 @@ def test_the_programs_of_the_readme_run() -> None:
     assert printed == ["[0. 2. 4. 6.]\n", "[8. 8. 8. 8.]\n"]
 
 
+@pytest.mark.parametrize("document", ["async.md", "profiling.md"])
+def test_the_programs_of_these_documents_run(document: str, tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
+    assert programs
+    for program in programs:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[str(d.relative_to(ROOT)) for d in DOCUMENTS])
 def test_links_lead_to_files(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", document.read_text())
