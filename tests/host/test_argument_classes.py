@@ -140,20 +140,14 @@ def test_constants_of_endless_keys_are_refused(null_device: metalane.Device) -> 
         null_device.compile(SOURCE, constants={10**5000: 1})
 
 
+MADE_BY_CALLERS = {
+    "AcceptanceModel", "BufferPool", "DFlash2SelectorBuffers", "Device", "GgmlPolicy", "GgmlRule", "InFlightLimit",
+    "SpeculativeVerifyBuffers", "Struct", "_WakeQueue",
+}  # fmt: skip
 RUNTIME_CLASSES = [
     value
     for value in vars(_core).values()
-    if isinstance(value, type)
-    and value.__name__
-    not in {
-        "AcceptanceModel",
-        "DFlash2SelectorBuffers",
-        "Device",
-        "GgmlPolicy",
-        "GgmlRule",
-        "SpeculativeVerifyBuffers",
-        "Struct",
-    }
+    if isinstance(value, type) and value.__name__ not in MADE_BY_CALLERS
 ]
 
 
@@ -171,6 +165,15 @@ def test_a_device_without_init_is_none(null_device: metalane.Device) -> None:
     with pytest.raises(metalane.DTypeError, match="last_record: device"):
         testing.last_record(hollow)
     assert null_device != hollow
+
+
+@pytest.mark.filterwarnings("ignore:nanobind.*uninitialized:RuntimeWarning")
+def test_a_pool_or_limit_without_init_is_none() -> None:
+    pool = metalane.BufferPool.__new__(metalane.BufferPool)
+    limit = metalane.InFlightLimit.__new__(metalane.InFlightLimit)
+    for use in (pool.trim, lambda: pool.take(1, "u8"), lambda: limit.in_flight, limit.slot().__enter__):
+        with pytest.raises(TypeError):
+            use()
 
 
 class Interrupting:
