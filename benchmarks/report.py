@@ -22,6 +22,7 @@ TITLES = {
     "threads": "Threads",
     "growth": "Growth",
     "dispatch": "Calls from Python",
+    "event_loop": "Event loop",
     "executor": "CPU executor",
     "checker": "Checker",
 }

@@ -214,7 +214,7 @@ Ticket replay(const GraphState& graph, std::span<const GraphParams> params,
   flight->held = std::make_shared<const PinnedProgram>(program);
   flight->touched = program->touched();
   flight->time_limit = time_limit;
-  flight->submission = device->backend().open({});
+  flight->submission = device->open_submission({});
   encode(graph, *program, patches, *flight);
   flight->ticket = std::make_shared<TicketState>(device);
   Ticket ticket(flight->ticket);

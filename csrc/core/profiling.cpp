@@ -65,7 +65,9 @@ class ObservedSubmission final : public backend::Submission {
   // A launch's label is the whole path; that a range has ended and an equal one begun only shows here.
   void push_label(std::string_view label) override {
     inner_->push_label(label);
-    still_open_ = std::min(still_open_, path_size_);
+    // A path that comes whole is a replayed graph's, whose ranges go on where the names do.
+    const bool whole_path = label.find('/') != std::string_view::npos;
+    still_open_ = whole_path ? std::string_view::npos : std::min(still_open_, path_size_);
     outer_sizes_.push_back(path_size_);
     path_size_ += (path_size_ == 0 ? 0 : 1) + label.size();
   }

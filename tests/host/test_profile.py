@@ -106,15 +106,25 @@ def test_one_profile_at_a_time(opened: metalane.Device) -> None:
 
 def test_graphs_are_seen(opened: metalane.Device) -> None:
     x, y = words(opened), words(opened)
-    encoder = opened.command_encoder()
-    encoder.start_capture()
-    with encoder.label("captured"):
-        copy(encoder, x, y)
-    graph = encoder.take_capture()
-    with opened.profile() as profile, opened.command_encoder() as encoder, encoder.label("replay"):
-        graph.encode(encoder)
-    (submission,) = profile.submissions
-    assert [launch.label for launch in submission.launches] == ["replay/captured"]
+    with opened.command_encoder() as encoder, encoder.capture() as captured, encoder.label("layer"):
+        for name in ("attention", "mlp"):
+            with encoder.label(name):
+                copy(encoder, x, y)
+    graph = captured.graph
+    with opened.profile() as profile:
+        with opened.command_encoder() as encoder, encoder.label("again"):
+            graph.encode(encoder)
+        graph.replay()
+    encoded, replayed = profile.submissions
+    assert [launch.label for launch in encoded.launches] == ["again/layer/attention", "again/layer/mlp"]
+    assert [launch.label for launch in replayed.launches] == ["layer/attention", "layer/mlp"]
+    assert replayed.barrier_count == 1
+    assert replayed.done
+    if opened.kind == "cpu":
+        ranges = [(one["name"], one["args"]["depth"]) for one in slices(profile, "label")]
+        assert ranges == [
+            ("again", 0), ("layer", 1), ("attention", 2), ("mlp", 2), ("layer", 0), ("attention", 1), ("mlp", 1)
+        ]  # fmt: skip
 
 
 def test_launches_past_the_most_are_counted_only(opened: metalane.Device) -> None:
