@@ -1,6 +1,5 @@
 // What metalane.aio is made of: tickets and limits that wake a thread which does not wait for them.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 
 #include <cerrno>
 #include <functional>
@@ -30,43 +29,50 @@ class Place {
   std::shared_ptr<core::InFlightPlace> place_;
 };
 
+// Runtime threads drop the queue's last owner, which must not be a Python object: they take no GIL.
+struct SharedQueue {
+  std::shared_ptr<WakeQueue> queue = std::make_shared<WakeQueue>();
+};
+
 // Puts the number on the queue when it is called.
 std::function<void()> put_later(const std::shared_ptr<WakeQueue>& queue, std::uint64_t number) {
   return [queue, numbers = std::make_shared<WakeQueue::Numbers>(1, number)] { queue->put(*numbers); };
 }
 
 void bind_wake_queue(nb::module_& module) {
-  nb::class_<WakeQueue>(module, "_WakeQueue", nb::is_final(),
-                        "Numbers from runtime threads, for a thread that sleeps on a file descriptor.")
+  nb::class_<SharedQueue>(module, "_WakeQueue", nb::is_final(),
+                          "Numbers from runtime threads, for a thread that sleeps on a file descriptor.")
       .def("__init__",
-           [](WakeQueue* self) {
+           [](SharedQueue* self) {
              try {
-               new (self) WakeQueue();
+               new (self) SharedQueue();
              } catch (const std::system_error& error) {
                errno = error.code().value();
                PyErr_SetFromErrno(PyExc_OSError);
                throw nb::python_error();
              }
            })
-      .def_prop_ro("descriptor", &WakeQueue::descriptor, "Readable while there are numbers.")
+      .def_prop_ro(
+          "descriptor", [](const SharedQueue& self) { return self.queue->descriptor(); },
+          "Readable while there are numbers.")
       .def(
           "watch",
-          [](const std::shared_ptr<WakeQueue>& self, const Ticket& ticket, std::uint64_t number) {
-            ticket.on_done(put_later(self, number));
+          [](const SharedQueue& self, const Ticket& ticket, std::uint64_t number) {
+            ticket.on_done(put_later(self.queue, number));
           },
           "ticket"_a, "number"_a, "Gives the number once the ticket is done.")
       .def(
           "ask",
-          [](const std::shared_ptr<WakeQueue>& self, const InFlightLimit& limit, std::uint64_t number) {
-            return new Place(limit.state()->ask(put_later(self, number)));
+          [](const SharedQueue& self, const InFlightLimit& limit, std::uint64_t number) {
+            return new Place(limit.state()->ask(put_later(self.queue, number)));
           },
           "limit"_a, "number"_a, nb::rv_policy::take_ownership,
           "A place under the limit: granted at once, or when the number comes.")
       .def(
           "take",
-          [](WakeQueue& self) {
+          [](const SharedQueue& self) {
             nb::list taken;
-            for (const std::uint64_t number : self.take()) taken.append(number);
+            for (const std::uint64_t number : self.queue->take()) taken.append(number);
             return taken;
           },
           nb::sig("def take(self) -> list[int]"), "The numbers that have come; never waits.");
