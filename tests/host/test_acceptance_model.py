@@ -100,8 +100,8 @@ def test_the_oldest_go_when_it_is_full() -> None:
 def test_drift_is_followed_where_there_is_forgetting() -> None:
     random = np.random.default_rng(4)
     forgetful, faithful = (metalane.AcceptanceModel(forgetting=f, capacity=100_000) for f in (0.9, 1.0))
-    for step in range(120):
-        batch = drawn(random, 40, 1.0, [2.0 if step < 60 else -1.0])
+    for step in range(60):
+        batch = drawn(random, 40, 1.0, [2.0 if step < 30 else -1.0])
         for model in (forgetful, faithful):
             observe(model, batch)
             model.fit()
