@@ -163,23 +163,29 @@ void make_planes(const float* x, std::uint32_t k, InputRow<Type>& row) {
   row.in_float = !spread.suits_planes();
 }
 
-// The products of a part's weights and inputs by lane, in units of the lowest digit. Planes have sums of
-// their own: one chain of them all would keep the processor's queue full of products that wait.
-template <class V, class Type>
-inline typename V::Floats products(const typename V::Bytes (&weights)[Type::steps],
-                                   const InputPart<Type>& x) {
-  typename V::Ints sums[3];
+// By lane, the products of a part of some rows of weights and of the inputs, in units of the lowest digit.
+// Planes have sums of their own: one chain of them all would keep the processor's queue full of products that
+// wait.
+template <class V, class Type, std::uint32_t rows>
+inline void products(const typename V::Bytes (&weights)[rows][Type::parts][Type::steps], std::uint32_t number,
+                     const InputPart<Type>& x, typename V::Floats (&result)[rows]) {
+  typename V::Ints sums[3][rows];
   for (std::uint32_t plane = 0; plane < 3; ++plane) {
     const bool begun = Type::offset != 0 && (Type::wide || plane == 2);
-    sums[plane] = begun ? V::load_ints(x.first_sums[plane]) : V::no_ints();
-    for (std::uint32_t s = 0; s < Type::steps; ++s)
-      sums[plane] = V::dot(sums[plane], weights[s], V::load64(x.planes[plane][s]));
+    for (auto& sum : sums[plane]) sum = begun ? V::load_ints(x.first_sums[plane]) : V::no_ints();
+    for (std::uint32_t s = 0; s < Type::steps; ++s) {
+      const auto digits = V::load64(x.planes[plane][s]);
+      for (std::uint32_t r = 0; r < rows; ++r)
+        sums[plane][r] = V::dot(sums[plane][r], weights[r][number][s], digits);
+    }
   }
-  if constexpr (Type::wide) {
-    const auto upper = V::to_floats(V::plus(V::template raised<8>(sums[0]), sums[1]));
-    return V::multiply_add(upper, V::splat(256.0f), V::to_floats(sums[2]));
-  } else {
-    return V::to_floats(joined<V>(sums[0], sums[1], sums[2]));
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    if constexpr (Type::wide) {
+      const auto upper = V::to_floats(V::plus(V::template raised<8>(sums[0][r]), sums[1][r]));
+      result[r] = V::multiply_add(upper, V::splat(256.0f), V::to_floats(sums[2][r]));
+    } else {
+      result[r] = V::to_floats(joined<V>(sums[0][r], sums[1][r], sums[2][r]));
+    }
   }
 }
 
@@ -231,53 +237,71 @@ struct Chunk {
       }
     }
   }
+};
 
-  template <std::uint32_t inputs>
-  void multiply(InputRow<Type>* const* x, typename V::Floats (&sums)[inputs],
-                typename V::Floats (&minimum_sums)[inputs]) {
-    alignas(64) float scales[inputs][ChunkFactors::units * Type::values];
-    make_factors<inputs>(x, scales, minimum_sums);
-    const InputPart<Type>* parts[inputs];
-    for (std::uint32_t i = 0; i < inputs; ++i) parts[i] = x[i]->part(std::uint64_t{first_unit} * Type::parts);
-    for (std::uint32_t u = 0; u < count; ++u) {
-      typename V::Bytes weights[Type::parts][Type::steps];
-      Type::template unpack<V>(units + u * Type::bytes, weights);
-      for (std::uint32_t p = 0; p < Type::parts; ++p) {
-        for (std::uint32_t i = 0; i < inputs; ++i) {
-          const float* const scale = scales[i] + u * Type::values + p * Type::groups;
+// Adds the products of chunks that lie at the same place of some rows.
+template <class V, class Type, std::uint32_t inputs, std::uint32_t rows>
+inline void multiply_chunks(Chunk<V, Type> (&chunks)[rows], InputRow<Type>* const* x,
+                            typename V::Floats (&sums)[rows][inputs],
+                            typename V::Floats (&minimum_sums)[rows][inputs]) {
+  alignas(64) float scales[rows][inputs][ChunkFactors::units * Type::values];
+  for (std::uint32_t r = 0; r < rows; ++r)
+    chunks[r].template make_factors<inputs>(x, scales[r], minimum_sums[r]);
+  const InputPart<Type>* parts[inputs];
+  for (std::uint32_t i = 0; i < inputs; ++i)
+    parts[i] = x[i]->part(std::uint64_t{chunks[0].first_unit} * Type::parts);
+  for (std::uint32_t u = 0; u < chunks[0].count; ++u) {
+    typename V::Bytes weights[rows][Type::parts][Type::steps];
+    for (std::uint32_t r = 0; r < rows; ++r)
+      Type::template unpack<V>(chunks[r].units + u * Type::bytes, weights[r]);
+    for (std::uint32_t p = 0; p < Type::parts; ++p) {
+      for (std::uint32_t i = 0; i < inputs; ++i) {
+        typename V::Floats result[rows];
+        products<V, Type, rows>(weights, p, parts[i][u * Type::parts + p], result);
+        for (std::uint32_t r = 0; r < rows; ++r) {
+          const float* const scale = scales[r][i] + u * Type::values + p * Type::groups;
           const auto lanes = Type::groups == 16 ? V::load(scale) : V::spread4(scale);
-          const auto& part = parts[i][u * Type::parts + p];
-          sums[i] = V::multiply_add(products<V, Type>(weights[p], part), lanes, sums[i]);
+          sums[r][i] = V::multiply_add(result[r], lanes, sums[r][i]);
         }
       }
     }
   }
-};
+}
 
-// outputs[i][r] = input i times row r.
+// outputs[i][r] = input i times row r. With several inputs, whose planes the first cache does not hold, some
+// rows at a time share what is loaded of them; the last row stands for those that are not there.
 template <class V, class Type, std::uint32_t inputs>
 void multiply_planes(const std::uint8_t* weight, std::uint64_t row_bytes, std::uint32_t n_rows,
                      InputRow<Type>* const* x, float* const* outputs) {
-  Chunk<V, Type> chunks[2];
-  if (n_rows != 0 && row_bytes != 0) chunks[0].read(weight, row_bytes, 0);
+  constexpr std::uint32_t rows = inputs == 1 ? 1 : inputs == 8 ? 4 : 2;
+  Chunk<V, Type> chunks[2][rows];
+  const auto read = [&](std::uint32_t which, std::uint32_t first_row, std::uint32_t unit) {
+    for (std::uint32_t r = 0; r < rows; ++r)
+      chunks[which][r].read(weight + least(first_row + r, n_rows - 1) * row_bytes, row_bytes, unit);
+  };
+  const std::uint32_t units = pieces(row_bytes, Type::bytes);
+  if (n_rows != 0 && units != 0) read(0, 0, 0);
   std::uint32_t number = 0;
-  for (std::uint32_t r = 0; r < n_rows; ++r) {
-    typename V::Floats sums[inputs], minimum_sums[inputs];
-    for (std::uint32_t i = 0; i < inputs; ++i) sums[i] = minimum_sums[i] = V::zero();
-    const std::uint8_t* const row = weight + r * row_bytes;
-    const std::uint32_t units = pieces(row_bytes, Type::bytes);
-    for (std::uint32_t unit = 0; unit < units;) {
-      Chunk<V, Type>& chunk = chunks[number++ % 2];
-      unit += chunk.count;
-      if (unit < units) {
-        chunks[number % 2].read(row, row_bytes, unit);
-      } else if (r + 1 < n_rows) {
-        chunks[number % 2].read(row + row_bytes, row_bytes, 0);
-      }
-      chunk.template multiply<inputs>(x, sums, minimum_sums);
+  for (std::uint32_t first_row = 0; first_row < n_rows; first_row += rows) {
+    typename V::Floats sums[rows][inputs], minimum_sums[rows][inputs];
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      for (std::uint32_t i = 0; i < inputs; ++i) sums[r][i] = minimum_sums[r][i] = V::zero();
     }
-    for (std::uint32_t i = 0; i < inputs; ++i)
-      outputs[i][r] = V::sum(Type::has_minimum ? V::add(sums[i], minimum_sums[i]) : sums[i]);
+    for (std::uint32_t unit = 0; unit < units;) {
+      auto& current = chunks[number++ % 2];
+      unit += current[0].count;
+      if (unit < units) {
+        read(number % 2, first_row, unit);
+      } else if (first_row + rows < n_rows) {
+        read(number % 2, first_row + rows, 0);
+      }
+      multiply_chunks<V, Type, inputs, rows>(current, x, sums, minimum_sums);
+    }
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      const std::uint32_t row = least(first_row + r, n_rows - 1);
+      for (std::uint32_t i = 0; i < inputs; ++i)
+        outputs[i][row] = V::sum(Type::has_minimum ? V::add(sums[r][i], minimum_sums[r][i]) : sums[r][i]);
+    }
   }
 }
 
