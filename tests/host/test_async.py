@@ -21,7 +21,8 @@ import pytest
 import metalane
 from metalane import aio
 
-pytestmark = pytest.mark.cpu
+# Work that is held or that fails, of kernels that nothing is asked of.
+pytestmark = [pytest.mark.cpu, pytest.mark.metalane_check(False)]
 
 SOURCE = """
 #include <metal_stdlib>
