@@ -235,8 +235,8 @@ def _numpy(case: Dense) -> Callable[[int], np.ndarray] | None:
 
 
 def _torch(case: Dense) -> Callable[[int], np.ndarray] | None:
-    torch = harness.optional("torch")
-    if torch is None or case.ring.type not in PLAIN:
+    torch = harness.optional("torch") if case.ring.type in PLAIN else None
+    if torch is None:
         return None
     torch.set_num_threads(harness.THREADS)
     dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[case.ring.type]
