@@ -59,7 +59,17 @@ def table_text(profile: Profile) -> str:
     order = sorted(rows.items(), key=lambda item: (-item[1].seconds, -item[1].launches, item[0]))
     text = []
     if order:
-        head = ("label", "kernel", "launches", "us", "%", "mean us", "longest us", "MB bound", "GB/s")
+        head = (
+            "label",
+            "kernel",
+            "launches",
+            "us",
+            "%",
+            "mean us",
+            "longest us",
+            "MB at most",
+            "GB/s at most",
+        )
         text += table([head, *(_cells(*names, row, total) for names, row in order)], 2)
         text.append("")
     counters = profile.counters
@@ -122,6 +132,8 @@ def _step(span: float) -> float:
 
 def _drawn(bar: _Bar, scale: float, colour: str) -> list[str]:
     x, width = _LEFT + bar.start * scale, max(bar.width * scale, 0.5)
+    if width > 3:
+        width -= 1  # neighbours stand apart
     y = _TOP + bar.row * _ROW
     name = printable(bar.name)
     text = [
