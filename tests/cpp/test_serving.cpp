@@ -148,7 +148,8 @@ TEST_CASE(label_ranges_go_on_where_their_names_and_their_scopes_do) {
   f.opened.backend->complete();
   std::vector<std::string> labels;
   std::vector<std::size_t> continued;
-  for (const ProfiledLaunch& seen : profile.submissions().at(0).launches) {
+  const std::vector<ProfiledSubmission> submissions = profile.submissions();
+  for (const ProfiledLaunch& seen : submissions.at(0).launches) {
     labels.push_back(seen.label);
     continued.push_back(seen.continued);
   }
