@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 BUILD := build/dev
-# The Metal backend on the test double of Metal.
+# The Metal backend on the test double of Metal, plain and with sanitizers.
 DOUBLE := .venv-double
+SANITIZED := .venv-sanitized
 CLANG ?= $(firstword $(foreach version,19 18 17 16,$(shell command -v clang++-$(version))))
 JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -14,14 +15,14 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.mm' 'shaders/*.h' 'tests/*.h' 'tests/*.cpp' 'tests/*.mm' 'benchmarks/*.cpp' 'csrc/msl/stdlib/*')
 SOURCES = $(shell git ls-files csrc shaders cmake python tests/cpp CMakeLists.txt pyproject.toml)
 
-.PHONY: demo test test-metal-double test-metal-double-older soak bench accuracy lint format clean install
+.PHONY: demo test test-metal-double test-metal-double-older test-sanitized soak bench accuracy lint format clean install
 .DELETE_ON_ERROR:
 
 demo: install
 	$(BIN)/python examples/dflash2_demo.py
 
 test: install lint
-	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # On Linux: everything that a Mac would run on its GPU, on the test double. Needs Clang, GNUstep and the blocks runtime
@@ -36,6 +37,12 @@ test-metal-double-older: $(DOUBLE)/.installed
 	  $(DOUBLE)/bin/python -m pytest -n auto --dist loadfile tests/metal tests/ops tests/host \
 	  --ignore=tests/metal/test_strict.py --ignore-glob='tests/ops/test_stdlib_*' --ignore-glob='tests/host/test_gguf_*' \
 	  $(patsubst %,--ignore=tests/host/test_%.py,dequantize documents package params stdlib)
+
+# The C++ tests and the same suite with AddressSanitizer and UndefinedBehaviorSanitizer.
+test-sanitized: $(SANITIZED)/.installed
+	$(SANITIZED)/bin/ctest --test-dir build/sanitized -j $(JOBS) --output-on-failure --no-tests=error
+	METALANE_TEST_DEVICES=metal $(SANITIZED)/bin/python-sanitized -m pytest -n auto --dist loadfile \
+	  tests/metal tests/ops tests/host
 
 soak: install
 	METALANE_SOAK=1 $(BIN)/python -m pytest -n auto --dist loadfile
@@ -69,13 +76,21 @@ $(VENV)/.installed: $(VENV)/.tools $(SOURCES)
 	  -C build-dir=$(BUILD) -C cmake.define.METALANE_TESTS=ON
 	touch $@
 
+ON_THE_DOUBLE = --quiet --no-build-isolation --no-deps --force-reinstall . -C cmake.define.METALANE_METAL_DOUBLE=ON \
+  -C cmake.define.CMAKE_CXX_COMPILER=$(CLANG) -C cmake.define.CMAKE_OBJCXX_COMPILER=$(CLANG)
+
 $(DOUBLE)/.installed: $(DOUBLE)/.tools $(SOURCES) $(shell git ls-files tests/metal/double)
-	$(DOUBLE)/bin/pip install --quiet --no-build-isolation --no-deps --force-reinstall . -C build-dir=build/double \
-	  -C cmake.define.CMAKE_CXX_COMPILER=$(CLANG) -C cmake.define.CMAKE_OBJCXX_COMPILER=$(CLANG) \
-	  -C cmake.define.METALANE_METAL_DOUBLE=ON
+	$(DOUBLE)/bin/pip install $(ON_THE_DOUBLE) -C build-dir=build/double
 	touch $@
 
-$(DOUBLE)/.tools: pyproject.toml
+$(SANITIZED)/.installed: $(SANITIZED)/.tools $(SOURCES) $(shell git ls-files tests/metal/double)
+	$(SANITIZED)/bin/pip install $(ON_THE_DOUBLE) -C build-dir=build/sanitized -C cmake.build-type=Debug \
+	  -C cmake.define.METALANE_TESTS=ON -C cmake.define.METALANE_FUZZ=ON \
+	  -C cmake.define.METALANE_SANITIZE=address,undefined
+	ln -sf $(CURDIR)/build/sanitized/tests/cpp/sanitized_python $(SANITIZED)/bin/python-sanitized
+	touch $@
+
+$(DOUBLE)/.tools $(SANITIZED)/.tools: pyproject.toml
 	@[ -n "$(CLANG)" ] || { echo "there is no Clang: install clang-16, or set CLANG" >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
@@ -116,4 +131,4 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(DOUBLE) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(DOUBLE) $(SANITIZED) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -34,12 +34,13 @@ struct Registration {
   Registration(const char* name, void (*run)()) { cases().push_back({name, run}); }
 };
 
-inline void report(bool ok, const char* file, int line, const std::string& text) {
+// Never inlined: tests are mostly calls of it, and their compile time counts, with sanitizers above all.
+[[gnu::noinline]] inline void report(bool ok, const char* file, int line, std::string_view text) {
   if (ok) {
     ++passed();
   } else {
     ++failed();
-    std::printf("%s:%d: FAILED %s\n", file, line, text.c_str());
+    std::printf("%s:%d: FAILED %.*s\n", file, line, static_cast<int>(text.size()), text.data());
   }
 }
 
@@ -51,11 +52,19 @@ std::string shown(const T& value) {
 }
 
 template <typename A, typename B>
-void equal(const A& given, const B& expected, const char* file, int line, const char* expression) {
+[[gnu::noinline]] void equal(const A& given, const B& expected, const char* file, int line,
+                             const char* expression) {
   const bool ok = given == expected;
   report(ok, file, line,
          ok ? std::string()
             : std::string(expression) + ": got " + shown(given) + ", expected " + shown(expected));
+}
+
+// What CHECK_THROWS does with the outcome of its statement.
+[[gnu::noinline]] inline void threw(bool ok, const char* file, int line, const char* what,
+                                    std::string_view text, const std::string& outcome) {
+  report(ok, file, line,
+         ok ? std::string() : std::string(what) + " with \"" + std::string(text) + "\", but: " + outcome);
 }
 
 // Runs every case, or those whose name contains argv[1]; the exit status says whether all checks held.
@@ -85,19 +94,17 @@ inline int run_all(int argc, char** argv) {
 #define CHECK(condition) check::report(bool(condition), __FILE__, __LINE__, #condition)
 #define CHECK_EQ(given, expected) check::equal((given), (expected), __FILE__, __LINE__, #given)
 // `statement` must throw `Exception` whose what() contains `text`.
-#define CHECK_THROWS(statement, Exception, text)                                                        \
-  do {                                                                                                  \
-    std::string outcome = "nothing was thrown";                                                         \
-    bool ok = false;                                                                                    \
-    try {                                                                                               \
-      statement;                                                                                        \
-    } catch (const Exception& error) {                                                                  \
-      ok = std::string(error.what()).find(text) != std::string::npos;                                   \
-      outcome = error.what();                                                                           \
-    }                                                                                                   \
-    check::report(                                                                                      \
-        ok, __FILE__, __LINE__,                                                                         \
-        std::string(#statement " must throw " #Exception " with \"") + (text) + "\", but: " + outcome); \
+#define CHECK_THROWS(statement, Exception, text)                                               \
+  do {                                                                                         \
+    std::string outcome = "nothing was thrown";                                                \
+    bool ok = false;                                                                           \
+    try {                                                                                      \
+      statement;                                                                               \
+    } catch (const Exception& error) {                                                         \
+      ok = std::string(error.what()).find(text) != std::string::npos;                          \
+      outcome = error.what();                                                                  \
+    }                                                                                          \
+    check::threw(ok, __FILE__, __LINE__, #statement " must throw " #Exception, text, outcome); \
   } while (false)
 
 #define CHECK_MAIN() \

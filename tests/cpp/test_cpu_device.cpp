@@ -22,6 +22,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "backends/cpu/fiber.h"
 #include "backends/cpu/native_kernel.h"
 #include "backends/cpu/process.h"
 #include "check.h"
@@ -435,9 +436,10 @@ TEST_CASE(processes_share_the_cache) {
   kept.empty() ? unsetenv("CXX") : setenv("CXX", kept.c_str(), 1);
 }
 
-// ThreadSanitizer refuses new threads in a forked child; with AddressSanitizer such a child hung in one of
-// eight runs.
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// ThreadSanitizer refuses new threads in a forked child. AddressSanitizer before Clang 18 and GCC 15 forks while other
+// threads hold locks of its allocator, on which the child then waits for ever, also in programs without this library.
+#if !defined(METALANE_TSAN) && \
+    (!defined(METALANE_ASAN) || (defined(__clang__) ? __clang_major__ >= 18 : __GNUC__ >= 15))
 TEST_CASE(a_forked_child_gets_one_clear_error_and_may_open_its_own) {
   const auto device = cpu::open_device({});
   const auto kernel = pipeline<add_one>("add_one");

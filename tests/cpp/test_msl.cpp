@@ -3,6 +3,7 @@
 #include <random>
 #include <string>
 
+#include "backends/cpu/fiber.h"
 #include "check.h"
 #include "core/hash.h"
 #include "msl/msl.h"
@@ -11,7 +12,7 @@ using namespace metalane;
 using msl::Program;
 
 // What "quickly" means for hostile input; sanitizers slow everything down about tenfold.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(METALANE_ASAN) || defined(METALANE_TSAN)
 constexpr double quick_seconds = 20;
 #else
 constexpr double quick_seconds = 2;
