@@ -44,7 +44,7 @@ def run(*arguments: object) -> str:
 
 @cache
 def wheel(version: str) -> Path:
-    """Built in isolation. The build tree lies beside that of `make test`, so that the compiler cache sees equal paths."""
+    """Built in isolation, in a tree beside that of `make test`: to a compiler cache their paths are equal."""
     made_in = ROOT / f"build/python{version}"
     shutil.rmtree(made_in, ignore_errors=True)
     run(FOUND[version], "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", made_in / "wheel",
