@@ -436,8 +436,9 @@ TEST_CASE(processes_share_the_cache) {
   kept.empty() ? unsetenv("CXX") : setenv("CXX", kept.c_str(), 1);
 }
 
-// ThreadSanitizer refuses new threads in a forked child. AddressSanitizer before Clang 18 and GCC 15 forks while other
-// threads hold locks of its allocator, on which the child then waits for ever, also in programs without this library.
+// ThreadSanitizer refuses new threads in a forked child. AddressSanitizer before Clang 18 and GCC 15 forks
+// while other threads hold locks of its allocator, on which the child then waits for ever, also in programs
+// without this library.
 #if !defined(METALANE_TSAN) && \
     (!defined(METALANE_ASAN) || (defined(__clang__) ? __clang_major__ >= 18 : __GNUC__ >= 15))
 TEST_CASE(a_forked_child_gets_one_clear_error_and_may_open_its_own) {
