@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from pathlib import Path
@@ -10,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import metalane
-from devices import KINDS, allowed
+from devices import KINDS, SANITIZED, allowed
 from metal_double import DOUBLE
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUIRE_ALL = os.environ.get("METALANE_REQUIRE_ALL") == "1"
-SANITIZED = hasattr(ctypes.CDLL(None), "__asan_init")
 
 
 @pytest.hookimpl(tryfirst=True)

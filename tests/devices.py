@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 import pytest
@@ -11,6 +12,8 @@ import metalane
 # By kind; of a kind's devices the first one's.
 LIMITS = {info.kind: info.limits for info in reversed(metalane.devices()) if info.kind != "null"}
 FOUND = tuple(reversed(LIMITS))
+# The library and this Python have AddressSanitizer, which slows everything down and keeps what is freed.
+SANITIZED = hasattr(ctypes.CDLL(None), "__asan_init")
 # Kinds of devices, as in METALANE_TEST_DEVICES=cpu,metal. The null device runs nothing: tests name it where it will do.
 KINDS = tuple(os.environ.get("METALANE_TEST_DEVICES", ",".join(FOUND)).split(","))
 if unknown := set(KINDS) - set(FOUND):

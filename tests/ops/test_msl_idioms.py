@@ -11,6 +11,7 @@ import pytest
 from host_memory import paged
 
 import metalane
+from devices import SANITIZED
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -452,7 +453,7 @@ def test_the_first_pipeline_of_ten_thousand_lines(device):
     begin = time.perf_counter()
     kernel = device.compile(source)[f"product_{formats - 1}"]
     _ = kernel.pipeline
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < (50 if SANITIZED else 5)
     rng = np.random.default_rng(3)
     width = 16 + 16 * ((formats - 1) % 3)
     rows, blocks = 3, 37
