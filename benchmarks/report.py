@@ -23,6 +23,7 @@ TITLES = {
     "growth": "Growth",
     "dispatch": "Calls from Python",
     "event_loop": "Event loop",
+    "graphs": "Graphs",
     "executor": "CPU executor",
     "checker": "Checker",
 }

@@ -8,6 +8,8 @@
 #include "bindings/arguments.h"
 #include "bindings/checked_arguments.h"
 #include "bindings/struct_type.h"
+#include "core/graph_calls.h"
+#include "core/storage.h"
 
 namespace metalane::python {
 
@@ -264,6 +266,82 @@ auto unlocked(const ComputeGraph& self) {
   return std::invoke(method, self);
 }
 
+// What becomes a file or a picture is text, made by Python.
+nb::object python_function(const char* module, const char* name) {
+  return nb::module_::import_(module).attr(name);
+}
+
+void bind_files(nb::class_<ComputeGraph>& graph) {
+  graph
+      .def(
+          "save",
+          [](nb::handle self, nb::handle path, nb::handle names) {
+            python_function("metalane.graph_file", "save")(self, path, names);
+          },
+          "path"_a.none(), "names"_a = nb::none(),
+          nb::sig("def save(self, path: str | os.PathLike[str], names: Mapping[str, Buffer] | None = None) "
+                  "-> None"),
+          "Writes the graph's structure as JSON; not what its buffers hold.\n\n"
+          "names: buffers (or views, apart from one another) by the names under which load() takes their "
+          "like. "
+          "Other allocations are numbered from 0, in the order in which launches bind them.\n\n"
+          "Raises ArgumentError where a buffer was released, or a range lies across the end of a named one.")
+      .def_static(
+          "load",
+          [](nb::handle path, nb::handle device, nb::handle buffers) {
+            return python_function("metalane.graph_file", "load")(path, device, buffers);
+          },
+          "path"_a.none(), "device"_a.none(), "buffers"_a.none(),
+          nb::sig("def load(path: str | os.PathLike[str], device: Device, buffers: Mapping[str | int, "
+                  "Buffer]) -> ComputeGraph"),
+          "A saved graph on a device and on these buffers, by name or number.\n\n"
+          "A named buffer must have the dtype and shape that it was saved with, a numbered one at least as "
+          "many "
+          "bytes. Kernels are those of the same source, built in or registered on the device under any "
+          "name.\n\n"
+          "What operators check of their structs is not in a file: a replay patches their launches like "
+          "plain "
+          "ones, byte by byte, and fuse() leaves them alone. The structs in a file go to the kernels as they "
+          "are: replay only files that you trust.\n\n"
+          "Raises ArgumentError, which names the field, for files that are malformed or of another version, "
+          "for "
+          "kernels whose source is not there, and for buffers that do not fit.")
+      .def(
+          "dot",
+          [](nb::handle self, nb::handle names) {
+            return python_function("metalane.graph_picture", "dot")(self, names);
+          },
+          "names"_a = nb::none(), nb::sig("def dot(self, names: Mapping[str, Buffer] | None = None) -> str"),
+          "The graph in Graphviz's language: launches by level, and what each must wait for.\n\n"
+          "names: as save() takes them, for the ranges.")
+      .def(
+          "svg",
+          [](nb::handle self, nb::handle names) {
+            return python_function("metalane.graph_picture", "svg")(self, names);
+          },
+          "names"_a = nb::none(), nb::sig("def svg(self, names: Mapping[str, Buffer] | None = None) -> str"),
+          "The same as an SVG document; ranges and conflicts show under the pointer.");
+}
+
+void bind_file_helpers(nb::module_& module) {
+  module.def(
+      "_graph_with_calls",
+      [](const ComputeGraph& graph, const std::vector<std::string>& ops,
+         const std::vector<std::uint32_t>& call_of_node) {
+        return core::with_calls(graph, ops, call_of_node);
+      },
+      "graph"_a, "ops"_a, "call_of_node"_a,
+      "The graph with its nodes in these calls: ops by call, and each node's call.");
+  module.def(
+      "_allocation",
+      [](const Buffer& buffer) {
+        const std::uint64_t begin = buffer.address() - buffer.byte_offset();
+        return nb::make_tuple(begin, begin + buffer.storage()->nbytes());
+      },
+      "buffer"_a, nb::sig("def _allocation(buffer: Buffer) -> tuple[int, int]"),
+      "Begin and end of the allocation that the buffer lies in.");
+}
+
 void bind_replay(nb::class_<ComputeGraph>& graph) {
   graph
       .def("validate", &unlocked<&ComputeGraph::validate>,
@@ -338,6 +416,8 @@ void bind_graph(nb::module_& module) {
         return "<ComputeGraph of " + std::to_string(self.size()) + " launches>";
       });
   bind_replay(graph);
+  bind_files(graph);
+  bind_file_helpers(module);
 }
 
 }  // namespace metalane::python

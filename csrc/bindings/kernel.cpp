@@ -170,6 +170,29 @@ void bind_signature_types(nb::module_& module) {
       });
 }
 
+nb::object constant_object(const ConstantNumber& number) {
+  return std::visit([](auto value) { return nb::cast(value); }, number);
+}
+
+nb::dict constants_dict(const std::vector<ConstantValue>& constants) {
+  nb::dict values;
+  for (const ConstantValue& constant : constants) {
+    const nb::object key = std::visit([](const auto& name) { return nb::cast(name); }, constant.key);
+    values[key] = std::visit(
+        [](const auto& value) -> nb::object {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::vector<ConstantNumber>>) {
+            nb::list components;
+            for (const ConstantNumber& number : value) components.append(constant_object(number));
+            return nb::tuple(components);
+          } else {
+            return nb::cast(value);
+          }
+        },
+        constant.value);
+  }
+  return values;
+}
+
 MathMode math_from(nb::handle value, const char* op) {
   const std::string math = text_from(value, op, "math");
   if (math == "safe") return MathMode::safe;
@@ -259,6 +282,21 @@ void bind_registry(nb::module_& module) {
       .def("__repr__", [](const KernelRegistry& self) {
         return "<KernelRegistry of " + number(self.names().size()) + " names>";
       });
+  module.def(
+      "_pipeline_of_source",
+      [](nb::handle registry, nb::handle name, nb::handle source, nb::handle constants, nb::handle math) {
+        constexpr const char* op = "ComputeGraph.load";
+        const auto& self = object_from<KernelRegistry>(registry, op, "registry", "a KernelRegistry");
+        const std::string kernel = text_from(name, op, "kernel");
+        const core::PipelineOrigin origin = {text_from(source, op, "source"), constants_from(constants, op),
+                                             math_from(math, op)};
+        Unlocked unlocked;
+        return self.state()->pipeline_of_source(kernel, origin);
+      },
+      "registry"_a.none(), "name"_a.none(), "source"_a.none(), "constants"_a.none(), "math"_a.none(),
+      nb::sig("def _pipeline_of_source(registry: KernelRegistry, name: str, source: str, "
+              "constants: Mapping[str | int, bool | int | float | Sequence[float]], math: str) -> Pipeline"),
+      "The kernel `name` of the source with that hash, built in or registered under whatever name.");
   module.def("_private_registry", &private_registry, "device"_a.none(),
              nb::sig("def _private_registry(device: Device) -> KernelRegistry"),
              "A registry of its own on the device, for one compiled source.");
@@ -297,6 +335,18 @@ void bind_kernel(nb::module_& module) {
   pipeline.def_prop_ro("name", [](const Pipeline& self) { return self.signature().name; })
       .def_prop_ro("signature", [](const Pipeline& self) { return self.signature(); })
       .def_prop_ro("key", &Pipeline::key, "Everything that decided the compiled code, readable.")
+      .def_prop_ro(
+          "source_hash", [](const Pipeline& self) { return self.state()->origin.source_hash; },
+          "SHA-256 of the source and of the headers that it may include, in hex.")
+      .def_prop_ro(
+          "constants", [](const Pipeline& self) { return constants_dict(self.state()->origin.constants); },
+          nb::sig(
+              "def constants(self) -> dict[str | int, bool | int | float | tuple[bool | int | float, ...]]"),
+          "The function constants that it was built with.")
+      .def_prop_ro(
+          "math",
+          [](const Pipeline& self) { return self.state()->origin.math == MathMode::safe ? "safe" : "fast"; },
+          nb::sig("def math(self) -> typing.Literal['safe', 'fast']"))
       .def_prop_ro("max_total_threads_per_threadgroup", &Pipeline::max_total_threads_per_threadgroup)
       .def_prop_ro("thread_execution_width", &Pipeline::thread_execution_width, "Threads of a simdgroup.")
       .def_prop_ro("static_threadgroup_memory", &Pipeline::static_threadgroup_memory, "Bytes.")

@@ -162,6 +162,7 @@ void EncoderState::encode_node(const GraphNode& node) {
                         : KernelArg(binding.index, binding.bytes.data(), binding.bytes.size());
   }
   const std::vector<TouchedRange> ranges = touched_by(node);
+  if (node.ranges_overridden && !pending_) pending_ = ranges;  // another capture must know it, too
   if (node.barrier_before) encode_barrier();
   std::string path;
   std::string_view label = node.label;

@@ -8,6 +8,7 @@
 
 #include "core/device_state.h"
 #include "core/encoder_state.h"
+#include "core/graph_calls.h"
 #include "core/graph_order.h"
 #include "core/graph_program.h"
 #include "core/graph_state.h"
@@ -55,6 +56,20 @@ std::shared_ptr<const GraphProgram> GraphState::program() const {
   std::lock_guard lock(mutex_);
   if (program_ == nullptr) program_ = std::make_shared<const GraphProgram>(*this);
   return program_;
+}
+
+ComputeGraph with_calls(const ComputeGraph& graph, std::span<const std::string> ops,
+                        std::span<const std::uint32_t> call_of_node) {
+  std::vector<GraphNode> nodes = graph.nodes();
+  std::vector<RecordedCall> calls(ops.size());
+  for (std::size_t i = 0; i < ops.size(); ++i) calls[i].op = ops[i];
+  for (std::uint32_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].call = call_of_node[i];
+    nodes[i].op = ops[nodes[i].call];
+    calls[nodes[i].call].nodes.push_back(i);
+  }
+  return ComputeGraph(
+      std::make_shared<const GraphState>(graph.state()->device(), std::move(nodes), std::move(calls)));
 }
 
 }  // namespace core

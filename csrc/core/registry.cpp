@@ -85,6 +85,12 @@ std::string join(const std::vector<std::string>& words) {
   return text.empty() ? "none" : text;
 }
 
+bool is_builtin(const std::string& kernel_name) {
+  const auto kernels = builtin_kernels();
+  return std::any_of(kernels.begin(), kernels.end(),
+                     [&](const BuiltinKernel& kernel) { return kernel_name == kernel.name; });
+}
+
 std::map<std::string, std::string> with_builtin_headers(std::map<std::string, std::string> headers) {
   for (const BuiltinHeader& header : builtin_headers()) headers.emplace(header.name, header.text);
   return headers;
@@ -93,8 +99,12 @@ std::map<std::string, std::string> with_builtin_headers(std::map<std::string, st
 }  // namespace
 
 PipelineState::PipelineState(std::shared_ptr<const backend::Pipeline> compiled_,
-                             std::shared_ptr<const backend::Device> device_, std::string key_, bool builtin)
-    : compiled(std::move(compiled_)), device(std::move(device_)), key(std::move(key_)) {
+                             std::shared_ptr<const backend::Device> device_, std::string key_,
+                             PipelineOrigin origin_, bool builtin)
+    : compiled(std::move(compiled_)),
+      device(std::move(device_)),
+      key(std::move(key_)),
+      origin(std::move(origin_)) {
   const auto& arguments = compiled->signature.arguments;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const KernelArgument& argument = arguments[i];
@@ -117,6 +127,10 @@ RegistryState::RegistryState(std::shared_ptr<backend::Device> device)
     : device_(std::move(device)),
       fork_generation_(core::fork_generation()),
       builtins_(builtin_kernels().size()) {}
+
+bool RegistryState::Source::has(const std::string& kernel) const {
+  return std::find(kernel_names.begin(), kernel_names.end(), kernel) != kernel_names.end();
+}
 
 void RegistryState::check_process() const {
   if (fork_generation() != fork_generation_) {
@@ -217,12 +231,8 @@ RegistryState::Target RegistryState::find_builtin(const std::string& name) {
 }
 
 RegistryState::Target RegistryState::find(const std::string& name) {
-  auto has = [](const Source& source, const std::string& kernel) {
-    return std::find(source.kernel_names.begin(), source.kernel_names.end(), kernel) !=
-           source.kernel_names.end();
-  };
   if (auto source = registered(name)) {
-    if (has(*source, name)) return {source, name};
+    if (source->has(name)) return {source, name};
     if (source->kernel_names.size() == 1) return {source, source->kernel_names[0]};
     throw KernelNotFoundError("the source registered as \"" + name +
                               "\" has no kernel of that name; it has: " + join(source->kernel_names) +
@@ -231,42 +241,43 @@ RegistryState::Target RegistryState::find(const std::string& name) {
   if (const std::size_t split = name.find("::"); split != std::string::npos) {
     const std::string function = name.substr(split + 2);
     if (auto source = registered(name.substr(0, split))) {
-      if (has(*source, function)) return {source, function};
+      if (source->has(function)) return {source, function};
       throw KernelNotFoundError("the source registered as \"" + name.substr(0, split) +
                                 "\" has no kernel \"" + function +
                                 "\"; it has: " + join(source->kernel_names));
     }
   }
+  const Holders holders = holders_of(name);
+  if (holders.sources.size() == 1) return {holders.sources[0], name};
+  if (holders.sources.size() > 1) {
+    throw KernelNotFoundError("several registered sources have a kernel \"" + name +
+                              "\": " + join(holders.names) + ". Name one as \"" + holders.names[0] +
+                              "::" + name + "\"");
+  }
+  if (is_builtin(name)) return find_builtin(name);
+  throw KernelNotFoundError(
+      "no kernel named \"" + name + "\" is registered; there are: " + join(names()) +
+      (holders.unreadable.empty() ? "" : "; sources that cannot be read: " + join(holders.unreadable)));
+}
+
+RegistryState::Holders RegistryState::holders_of(const std::string& name) {
   std::vector<std::string> libraries;
   {
     std::shared_lock lock(mutex_);
     for (const auto& [library, text] : texts_) libraries.push_back(library);
   }
-  std::vector<std::string> holders;
-  std::vector<std::string> unreadable;
-  std::shared_ptr<const Source> holder;
+  Holders holders;
   for (const std::string& library : libraries) {
     try {
       auto source = registered(library);
-      if (source == nullptr || !has(*source, name)) continue;
-      holders.push_back(library);
-      holder = source;
+      if (source == nullptr || !source->has(name)) continue;
+      holders.names.push_back(library);
+      holders.sources.push_back(std::move(source));
     } catch (const CompileError&) {
-      unreadable.push_back(library);  // it has no kernels; asking for it by its own name says why
+      holders.unreadable.push_back(library);  // it has no kernels; asking for it by its own name says why
     }
   }
-  if (holders.size() == 1) return {holder, name};
-  if (holders.size() > 1) {
-    throw KernelNotFoundError("several registered sources have a kernel \"" + name + "\": " + join(holders) +
-                              ". Name one as \"" + holders[0] + "::" + name + "\"");
-  }
-  const auto builtins = builtin_kernels();
-  if (std::any_of(builtins.begin(), builtins.end(),
-                  [&](const auto& kernel) { return name == kernel.name; })) {
-    return find_builtin(name);
-  }
-  throw KernelNotFoundError("no kernel named \"" + name + "\" is registered; there are: " + join(names()) +
-                            (unreadable.empty() ? "" : "; sources that cannot be read: " + join(unreadable)));
+  return holders;
 }
 
 Pipeline RegistryState::build(const Target& target, const std::vector<ConstantValue>& constants,
@@ -311,7 +322,8 @@ Pipeline RegistryState::build(const Target& target, const std::vector<ConstantVa
   Building building{*entry, {}};
   const backend::CompileRequest request{target.source->text, target.function, constants, math};
   building.pipeline = Pipeline(std::make_shared<const PipelineState>(
-      device_->compile(request), device_, std::move(key), request.source->builtin));
+      device_->compile(request), device_, std::move(key),
+      PipelineOrigin{target.source->hash, constants, math}, request.source->builtin));
   return building.pipeline;
 }
 
@@ -319,6 +331,20 @@ Pipeline RegistryState::pipeline(const std::string& name, const std::vector<Cons
                                  MathMode math) {
   check_process();
   return build(find(name), constants, math);
+}
+
+Pipeline RegistryState::pipeline_of_source(const std::string& name, const PipelineOrigin& origin) {
+  check_process();
+  Holders holders = holders_of(name);
+  if (is_builtin(name)) {
+    holders.sources.insert(holders.sources.begin(), find_builtin(name).source);
+    holders.names.insert(holders.names.begin(), "the built-in one");
+  }
+  for (const std::shared_ptr<const Source>& source : holders.sources) {
+    if (source->hash == origin.source_hash) return build({source, name}, origin.constants, origin.math);
+  }
+  throw KernelNotFoundError("no source with the hash " + origin.source_hash + " has a kernel \"" + name +
+                            "\"; other sources that do: " + join(holders.names));
 }
 
 std::vector<KernelSignature> RegistryState::kernels(const std::string& name) {

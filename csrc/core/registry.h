@@ -34,11 +34,19 @@ struct ArgumentCheck {
   std::uint64_t size = 0;            // of the type pointed to; 0: not known
 };
 
+// What of a pipeline's key does not depend on the device.
+struct PipelineOrigin {
+  std::string source_hash;
+  std::vector<ConstantValue> constants;
+  MathMode math = MathMode::safe;
+};
+
 // A compiled kernel with what the encoder looks up for every launch.
 struct PipelineState {
   std::shared_ptr<const backend::Pipeline> compiled;
   std::shared_ptr<const backend::Device> device;
   std::string key;
+  PipelineOrigin origin;
   std::array<ArgumentCheck, max_buffers> checks;  // by buffer index
   std::uint32_t buffer_mask = 0;                  // bit i: [[buffer(i)]] can be bound
   std::uint32_t required_mask = 0;                // bit i: it must be: function constants leave it there
@@ -47,7 +55,8 @@ struct PipelineState {
 
   // `builtin`: of a source that the library carries.
   PipelineState(std::shared_ptr<const backend::Pipeline> compiled,
-                std::shared_ptr<const backend::Device> device, std::string key, bool builtin);
+                std::shared_ptr<const backend::Device> device, std::string key, PipelineOrigin origin,
+                bool builtin);
 };
 
 // One device's registry. Thread-safe; one lock finds or places an entry, the entry's own lock builds it, so
@@ -59,6 +68,9 @@ class RegistryState {
   void register_source(const std::string& name, const std::string& source);
   void register_header(const std::string& name, const std::string& text);
   Pipeline pipeline(const std::string& name, const std::vector<ConstantValue>& constants, MathMode math);
+  // The kernel `name` of that very source, be it built in or registered under whatever name. Throws
+  // KernelNotFoundError, which says what other sources have such a kernel; else like `pipeline`.
+  METALANE_API Pipeline pipeline_of_source(const std::string& name, const PipelineOrigin& origin);
   std::vector<KernelSignature> kernels(const std::string& name);
   std::vector<std::string> names() const;
   // The source that `pipeline(name)` takes its kernel from, or that is registered as `name`.
@@ -76,6 +88,7 @@ class RegistryState {
     std::shared_ptr<const backend::SourceText> text;
     std::string hash;  // of text and headers
     std::vector<std::string> kernel_names;
+    bool has(const std::string& kernel) const;
   };
   struct Entry {
     std::mutex mutex;
@@ -93,7 +106,15 @@ class RegistryState {
     std::string function;
   };
 
+  // Registered sources that have a kernel of that name.
+  struct Holders {
+    std::vector<std::shared_ptr<const Source>> sources;
+    std::vector<std::string> names;       // as they are registered
+    std::vector<std::string> unreadable;  // of sources that may or may not have it
+  };
+
   void check_process() const;
+  Holders holders_of(const std::string& name);
   Target find(const std::string& name);
   Target find_builtin(const std::string& name);
   std::shared_ptr<const Source> registered(const std::string& name);
