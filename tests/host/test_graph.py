@@ -335,6 +335,19 @@ def test_memory_stays_flat_over_replays(kind: str) -> None:
     assert resident_bytes() - before < 1 << 20
 
 
+def test_ranges_given_by_hand_stay_so_in_another_graph(device, step) -> None:
+    encoder = device.command_encoder()
+    with encoder.capture() as inner:
+        encoder.set_pending_buffer_ranges([step.x], [step.y])
+        encoder.dispatch("twice", [step.a, step.x], **GRID, threadgroup_memory=16)
+        encoder.dispatch("twice", [step.b, step.x], **GRID, threadgroup_memory=16)
+    with encoder.capture() as outer:
+        inner.graph.encode(encoder)
+    for graph in (inner.graph, outer.graph):
+        assert [n.ranges_overridden for n in graph.nodes] == [True, False]
+        assert graph.nodes[0].writes == [(step.y.address, step.y.address + 256)]
+
+
 def test_an_empty_graph(device) -> None:
     encoder = device.command_encoder()
     with encoder.capture() as captured:
