@@ -120,8 +120,11 @@ bool supports(Isa isa) {
 }
 
 Isa best_isa() {
+  // Fixed-point inputs break mat-vec's promise where an output hangs on a small input beside a large one
+  // (docs/ggml.md): only callers can say that their weights are not so.
+  const auto keeps_promises = [](Isa isa) { return isa != Isa::avx512_vnni; };
   return std::find_if(std::rbegin(isas), std::rend(isas),
-                      [](const IsaName& one) { return supports(one.isa); })
+                      [&](const IsaName& one) { return supports(one.isa) && keeps_promises(one.isa); })
       ->isa;
 }
 
