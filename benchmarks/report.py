@@ -19,6 +19,7 @@ TITLES = {
     "experts": "Expert products",
     "gather": "Embedding gather",
     "dflash2_selector": "DFlash2 selector",
+    "serving_loop": "Serving loop",
     "threads": "Threads",
     "growth": "Growth",
     "dispatch": "Calls from Python",

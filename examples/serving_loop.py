@@ -1,0 +1,803 @@
+"""A serving loop: requests come and go on a few lanes, and drafts make each step worth several tokens.
+
+    python examples/serving_loop.py [--device cpu] [--lanes 4] [--rows 4] [--requests 24] [--tokens 64]
+                                    [--acceptance 0.8] [--temperature 0] [--vocabulary 32768] [--seed 1] [--small]
+
+A step is one replay of one captured graph:
+
+    propose -> DFlash2 selector -> rows to verify -> rows packed -> target -> logits put back -> verification
+
+Nothing is read back in between: how many rows the target multiplies is decided on the device. The host writes the last
+token of each lane, replays, awaits the ticket, and hands out what was accepted. The same requests are served without
+drafts, with the same number of rows in every lane, and with rows that follow from the drafter's confidence, what it
+turned out to be worth, and what rows cost on this device.
+
+Target and drafter are synthetic, of real shapes. The target gathers the last token's embedding, passes it through
+layers of Q4_K products and a Q8_0 head; so its next token depends on the last one only. The drafter knows the target's
+favourites, errs as often as it is told to, and is a little surer where it is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+import metalane
+from metalane import GgmlType, f32, u32
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kernels of our own, beside the operators
+# ---------------------------------------------------------------------------------------------------------------------
+
+SOURCE = """
+#include <metal_stdlib>
+using namespace metal;
+
+// Threadgroup [256 columns of four, row]: squared ReLU, in place.
+kernel void activate(device float4* x, constant uint& columns, uint2 group [[threadgroup_position_in_grid]],
+                     uint thread_index [[thread_index_in_threadgroup]]) {
+  const uint column = 256 * group.x + thread_index;
+  if (column >= columns) return;
+  const float4 value = max(x[group.y * columns + column], float4(0.0f));
+  x[group.y * columns + column] = value * value;
+}
+
+// Threadgroup [256 columns of four, row]: x += scale * y.
+kernel void add(device float4* x, device const float4* y, constant uint& columns, constant float& scale,
+                uint2 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+  const uint column = 256 * group.x + thread_index;
+  if (column < columns) x[group.y * columns + column] += scale * y[group.y * columns + column];
+}
+
+kernel void to_bfloat(device const float* x, device bfloat* y, uint i [[thread_position_in_grid]]) {
+  y[i] = bfloat(x[i]);
+}
+
+struct Draft { uint lanes; uint positions; uint vocabulary; uint seed; uint step; float acceptance; };
+
+// MurmurHash3's finalizer.
+static uint mixed(uint x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+static float uniform_from(uint bits) { return float(bits >> 8) * 0x1p-24f; }
+
+// One thread a drafted position: raises two tokens above the background of its row of logits, and takes back those of
+// the step before. guesses has the anchor of each lane, then the first of the two at each position.
+kernel void propose(device const uint* anchors, device const uint* favourites, device const float* background,
+                    device float* logits, device uint* raised, device uint* guesses, constant Draft& draft,
+                    uint i [[thread_position_in_grid]]) {
+  const uint lane = i / draft.positions, position = i % draft.positions;
+  const uint place = lane * (draft.positions + 1) + position + 1;
+  uint token = anchors[lane];
+  if (position == 0) guesses[place - 1] = token;
+  for (uint p = 0; p <= position; ++p) token = favourites[token];
+
+  uint bits = mixed(draft.seed ^ mixed(draft.step ^ mixed(i)));
+  const bool right = uniform_from(bits) < draft.acceptance;
+  const float sure = uniform_from(bits = mixed(bits + 1));
+  const uint others = draft.vocabulary - 1;  // that are not the favourite
+  const uint wrong = (token + 1 + (bits = mixed(bits + 1)) % others) % draft.vocabulary;
+  const uint first = right ? token : wrong;
+  const uint second = (token + 1 + mixed(bits + 1) % others) % draft.vocabulary;
+
+  device float* row = logits + ulong(place) * draft.vocabulary;
+  for (uint k = 0; k < 2; ++k) row[raised[2 * i + k]] = background[raised[2 * i + k]];
+  row[second] = 8.0f;
+  row[first] = right ? 9.5f + 6.0f * sure : 8.5f + 3.0f * sure * sure;
+  raised[2 * i] = first;
+  raised[2 * i + 1] = second;
+  guesses[place] = first;
+}
+"""
+TILE = 1024  # columns of a threadgroup of `activate` and `add`
+LAYER_SCALE = 0.05  # of what a layer adds
+
+
+@metalane.metal_struct
+class Draft:
+    """Of `propose`: the numbers that differ from step to step."""
+
+    lanes: u32
+    positions: u32
+    vocabulary: u32
+    seed: u32
+    step: u32
+    acceptance: f32
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The models
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of the models and of a step."""
+
+    lanes: int = 4
+    rows: int = 4
+    """R: the anchor's row of a lane, and one a drafted token."""
+    vocabulary: int = 32_768
+    width: int = 1024
+    hidden: int = 4096
+    layers: int = 4
+
+    @property
+    def places(self) -> int:
+        """Rows that one step can verify at most."""
+        return self.lanes * self.rows
+
+    def small(self) -> Shape:
+        """Of toy size."""
+        return replace(self, vocabulary=2048, width=256, hidden=512, layers=2)
+
+
+def q8_0(values: np.ndarray) -> np.ndarray:
+    """Packed blocks of 32: a half scale, then 32 signed bytes."""
+    blocks = values.reshape(-1, 32)
+    packed = np.empty((len(blocks), 34), np.uint8)
+    scales = (np.abs(blocks).max(axis=1, keepdims=True) / 127).astype(np.float16)
+    packed[:, :2] = scales.view(np.uint8)
+    packed[:, 2:] = np.rint(blocks / scales.astype(np.float32)).astype(np.int8).view(np.uint8)
+    return packed.ravel()
+
+
+def random_q4_k(random: np.random.Generator, n: int, k: int) -> np.ndarray:
+    """Packed weights without mean, of variance 1 / k."""
+    blocks = random.integers(0, 256, (n * k // 256, 144), np.uint8)
+    # A weight is d * scale * q - dmin * minimum, q of 4 bits, scale and minimum of 6: with dmin = 7.5 d and random
+    # bits its mean is 0 and its standard deviation 258 d.
+    blocks[:, :4] = np.array([1, 7.5] / np.sqrt(k) / 258, np.float16).view(np.uint8)
+    return blocks.ravel()
+
+
+class Weights:
+    """Of target and drafter.
+
+    The head's row of token favourites[t] leans towards the embedding of t, and that of another token towards it less:
+    the target's argmax behind t is favourites[t] by a margin that no rounding reaches, as tests confirm.
+    """
+
+    SHARPNESS, SECOND = 14.0, 0.6  # the favourite's logit, the other token's share of it
+
+    def __init__(self, device: metalane.Device, shape: Shape, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        vocabulary, width, hidden = shape.vocabulary, shape.width, shape.hidden
+        before, before_second = (np.empty(vocabulary, np.intp) for _ in range(2))
+        cycle = random.permutation(vocabulary)  # one cycle through all tokens: no text repeats itself
+        before[np.roll(cycle, -1)] = cycle
+        before_second[np.roll(cycle, -2)] = cycle
+        self.favourites = np.empty(vocabulary, np.uint32)
+        self.favourites[cycle] = np.roll(cycle, -1)
+
+        def packed(rows: Iterator[np.ndarray]) -> metalane.Buffer:
+            buffer = device.empty((vocabulary * width // 32 * 34,), np.uint8)
+            np.concatenate([q8_0(row) for row in rows], out=buffer.numpy())
+            return buffer
+
+        embedding = random.standard_normal((vocabulary, width), np.float32)
+        parts = np.array_split(np.arange(vocabulary), 16)
+        scale = np.float32(self.SHARPNESS / width)
+        self.embedding = packed(embedding[part] for part in parts)
+        self.head = packed(
+            scale * (embedding[before[part]] + np.float32(self.SECOND) * embedding[before_second[part]])
+            for part in parts
+        )
+        self.up, self.down = (
+            [device.from_numpy(random_q4_k(random, n, k)) for _ in range(shape.layers)]
+            for n, k in ((hidden, width), (width, hidden))
+        )
+        rank = metalane.DFLASH2_SELECTOR_RANK
+        self.drafter = device.from_numpy(random_q4_k(random, rank, width))
+        codebooks = random.standard_normal((2, vocabulary, rank), np.float32) / 8
+        self.predecessor, self.successor = (
+            device.from_numpy(codebook.astype(metalane.bfloat16)) for codebook in codebooks
+        )
+        self.background = random.standard_normal(vocabulary, np.float32)
+
+
+class Target:
+    """Logits of packed rows: embedding -> layers -> head, all products by mat-vec.
+
+    Within one algorithm a row's bits depend on its own inputs alone: drafts change no logit.
+    """
+
+    ALGORITHM = "mv"
+
+    def __init__(self, device: metalane.Device, kernels: metalane.CompiledSource, shape: Shape, w: Weights) -> None:
+        self.kernels, self.shape, self.weights = kernels, shape, w
+        self.x = device.zeros((shape.places, shape.width), np.float32)
+        self.h = device.zeros((shape.places, shape.hidden), np.float32)
+        self.y = device.zeros((shape.places, shape.width), np.float32)
+        self.logits = device.zeros((shape.places, shape.vocabulary), np.float32)
+
+    def products(self, rows: int) -> list[metalane.GgmlQuantizedMatmulParams]:
+        """up, down, head."""
+        shape = self.shape
+        return [
+            metalane.GgmlQuantizedMatmulParams(rows, shape.hidden, shape.width, GgmlType.Q4_K),
+            metalane.GgmlQuantizedMatmulParams(rows, shape.width, shape.hidden, GgmlType.Q4_K),
+            metalane.GgmlQuantizedMatmulParams(rows, shape.vocabulary, shape.width, GgmlType.Q8_0),
+        ]
+
+    def rows_params(self) -> metalane.SpeculativeRowsParams:
+        """Grids of the step, each counted on the device: up, down, head, scatter, activate, add."""
+        shape = self.shape
+        params = metalane.SpeculativeRowsParams.of(
+            shape.lanes, shape.rows, self.products(shape.places), scatter=shape.vocabulary, algorithm=self.ALGORITHM
+        )
+        tiles, rows, n = list(params.weight_tiles), list(params.input_rows), params.n_grids
+        tiles[n : n + 2] = -(-shape.hidden // TILE), -(-shape.width // TILE)
+        rows[n : n + 2] = 1, 1
+        return replace(params, n_grids=n + 2, weight_tiles=tiles, input_rows=rows)
+
+    def encode(
+        self,
+        encoder: metalane.CommandEncoder,
+        tokens: metalane.Buffer,
+        rows: int,
+        grids: Sequence[metalane.Buffer | None],
+    ) -> None:
+        """`rows` is how many there are, or with `grids` the most that there can be."""
+        shape, w = self.shape, self.weights
+        up, down, head = self.products(rows)
+        on_up, on_down, on_head, _, on_activate, on_add = grids
+        all_hidden, all_width = ((-(-columns // TILE), rows) for columns in (shape.hidden, shape.width))
+        embedding = metalane.EmbeddingGgmlParams(shape.vocabulary, shape.width, rows, GgmlType.Q8_0)
+        metalane.embedding_gather_ggml(encoder, w.embedding, tokens, self.x, embedding)
+        for w_up, w_down in zip(w.up, w.down, strict=True):
+            metalane.quantized_matmul_ggml(encoder, self.x, w_up, self.h, up, self.ALGORITHM, grid=on_up)
+            self.kernels.activate(
+                self.h, shape.hidden // 4,
+                threadgroups=on_activate or all_hidden, threads_per_threadgroup=TILE // 4, encoder=encoder,
+            )  # fmt: skip
+            metalane.quantized_matmul_ggml(encoder, self.h, w_down, self.y, down, self.ALGORITHM, grid=on_down)
+            self.kernels.add(
+                self.x, self.y, shape.width // 4, LAYER_SCALE,
+                threadgroups=on_add or all_width, threads_per_threadgroup=TILE // 4, encoder=encoder,
+            )  # fmt: skip
+        metalane.quantized_matmul_ggml(encoder, self.x, w.head, self.logits, head, self.ALGORITHM, grid=on_head)
+
+
+class Drafter:
+    """Logits and projected hidden states of all positions, from each lane's anchor."""
+
+    def __init__(
+        self,
+        device: metalane.Device,
+        kernels: metalane.CompiledSource,
+        shape: Shape,
+        w: Weights,
+        selection: metalane.DFlash2SelectorBuffers,
+    ) -> None:
+        self.kernels, self.shape, self.weights, self.selection = kernels, shape, w, selection
+        self.favourites = device.from_numpy(w.favourites)
+        self.background = device.from_numpy(w.background)
+        self.raised = device.zeros((shape.lanes, shape.rows - 1, 2), np.uint32)
+        self.guesses = device.zeros((shape.places,), np.uint32)
+        self.x = device.zeros((shape.places, shape.width), np.float32)
+        self.y = device.zeros((shape.places, metalane.DFLASH2_SELECTOR_RANK), np.float32)
+        selection.logits.numpy()[:] = w.background
+
+    def params(self, acceptance: float, seed: int, step: int) -> Draft:
+        shape = self.shape
+        return Draft(shape.lanes, shape.rows - 1, shape.vocabulary, seed, step, acceptance)
+
+    def encode(self, encoder: metalane.CommandEncoder, anchors: metalane.Buffer) -> None:
+        shape, rank = self.shape, metalane.DFLASH2_SELECTOR_RANK
+        with encoder.label("propose"):
+            self.kernels.propose(
+                anchors, self.favourites, self.background, self.selection.logits, self.raised, self.guesses,
+                self.params(0, 0, 0), threads=shape.lanes * (shape.rows - 1), encoder=encoder,
+            )  # fmt: skip
+        embedding = metalane.EmbeddingGgmlParams(shape.vocabulary, shape.width, shape.places, GgmlType.Q8_0)
+        metalane.embedding_gather_ggml(encoder, self.weights.embedding, self.guesses, self.x, embedding)
+        product = metalane.GgmlQuantizedMatmulParams(shape.places, rank, shape.width, GgmlType.Q4_K)
+        metalane.quantized_matmul_ggml(encoder, self.x, self.weights.drafter, self.y, product)
+        self.kernels.to_bfloat(
+            self.y, self.selection.selector_hidden, threads=shape.places * rank, encoder=encoder
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A step
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """What lives as long as the models: buffers, and a captured graph for steps with drafts and for those without.
+
+    The arrays are the buffers' own memory. The host writes the first four between steps and reads the others.
+    """
+
+    def __init__(self, device: metalane.Device, shape: Shape, seed: int) -> None:
+        self.device, self.shape = device, shape
+        kernels = device.compile(SOURCE, name="serving_loop.metal")
+        self.weights = Weights(device, shape, seed)
+        sizes = shape.lanes, shape.rows, shape.vocabulary
+        selection = metalane.DFlash2SelectorBuffers.alloc(device, *sizes)
+        selection.predecessor_codebook = self.weights.predecessor
+        selection.successor_codebook = self.weights.successor
+        verification = metalane.SpeculativeVerifyBuffers.alloc(device, *sizes)
+        for name in ("tokens", "candidates", "proposal_probabilities"):
+            setattr(verification, name, getattr(selection, name))
+        self.selection, self.verification = selection, verification
+        self.target = Target(device, kernels, shape, self.weights)
+        self.drafter = Drafter(device, kernels, shape, self.weights, selection)
+        self.anchor_buffer = device.zeros((shape.lanes,), np.uint32)
+
+        self.anchors = self.anchor_buffer.numpy()
+        self.temperature = verification.temperature.numpy()
+        self.select_uniforms = selection.uniforms.numpy()
+        self.verify_uniforms = verification.uniforms.numpy()
+        self.rows = verification.verify_rows.numpy()
+        self.confidence = selection.confidence.numpy()
+        self.drafted_tokens = selection.tokens.numpy()
+        self.accepted = verification.accepted.numpy()
+        self.next_tokens = verification.next_tokens.numpy()
+
+        self.drafted = self._captured(self._encode_drafted)
+        self.plain = self._captured(self._encode_plain)
+        self._measure_costs()
+
+    def _captured(self, encode: Callable[[metalane.CommandEncoder], None]) -> metalane.ComputeGraph:
+        encoder = self.device.command_encoder()
+        with encoder.capture() as captured:
+            encode(encoder)
+        encoder.discard()
+        return captured.graph
+
+    def _encode_drafted(self, encoder: metalane.CommandEncoder) -> None:
+        shape, verification = self.shape, self.verification
+        self.drafter.encode(encoder, self.anchor_buffer)
+        with encoder.label("select"):
+            metalane.dispatch_dflash2_selector(encoder, self.selection, self.select_params())
+        with encoder.label("choose"):
+            all_rows = self.every_row([shape.rows] * shape.lanes)
+            metalane.dispatch_dflash2_verify_rows(
+                encoder, self.selection.confidence, verification.verify_rows, all_rows
+            )
+        row_tokens, row_places = (self.device.zeros((shape.places,), np.uint32) for _ in range(2))
+        packing = self.target.rows_params()
+        grid_buffer = self.device.zeros((packing.n_grids, 3), np.uint32)
+        metalane.dispatch_speculative_rows(
+            encoder, verification.verify_rows, self.anchor_buffer, self.selection.tokens, row_tokens, row_places,
+            grid_buffer, packing,
+        )  # fmt: skip
+        grids = [grid_buffer.view(12 * g, (3,)) for g in range(packing.n_grids)]
+        self.target.encode(encoder, row_tokens, shape.places, grids)
+        self._encode_verification(encoder, row_places, verification, grids[3])
+
+    def _encode_plain(self, encoder: metalane.CommandEncoder) -> None:
+        """The same step with one row a lane, its sizes fixed by the host."""
+        shape = self.shape
+        places = np.full(shape.places, metalane.SPECULATIVE_ROWS_NOWHERE, np.uint32)
+        places[: shape.lanes] = np.arange(shape.lanes) * shape.rows
+        fields = {name: getattr(self.verification, name) for name in self.verification.__match_args__}
+        fields["verify_rows"] = self.device.from_numpy(np.ones(shape.lanes, np.uint32))
+        verification = metalane.SpeculativeVerifyBuffers(**fields)
+        self.target.encode(encoder, self.anchor_buffer, shape.lanes, [None] * 6)
+        self._encode_verification(encoder, self.device.from_numpy(places), verification, None)
+
+    def _encode_verification(
+        self,
+        encoder: metalane.CommandEncoder,
+        places: metalane.Buffer,
+        verification: metalane.SpeculativeVerifyBuffers,
+        grid: metalane.Buffer | None,
+    ) -> None:
+        shape = self.shape
+        scatter = metalane.ScatterRowsParams(shape.vocabulary, shape.places)
+        metalane.scatter_rows(encoder, self.target.logits, places, verification.logits, scatter, grid=grid)
+        params = metalane.SpeculativeVerifyParams(
+            shape.lanes, shape.rows, shape.vocabulary, metalane.DFLASH2_CANDIDATES
+        )
+        metalane.dispatch_speculative_verify(encoder, verification, params)
+
+    def select_params(self) -> metalane.DFlash2SelectorParams:
+        """Of the lanes as `anchors` and `temperature` have them."""
+        spare = [0] * (metalane.DFLASH2_MAX_LANES - self.shape.lanes)
+        samples = self.temperature > 0
+        return metalane.DFlash2SelectorParams(
+            anchor=[*self.anchors.tolist(), *spare],
+            temperature=[*np.where(samples, self.temperature, 1).tolist(), *spare],
+            lanes=self.shape.lanes,
+            rows_per_lane=self.shape.rows,
+            vocabulary=self.shape.vocabulary,
+            sampling_mask=sum(1 << lane for lane in np.flatnonzero(samples).tolist()),
+        )
+
+    def every_row(self, maximum: Sequence[int]) -> metalane.DFlash2VerifyRowsParams:
+        """So many rows in each lane, whatever the confidence."""
+        spare = [0] * (metalane.DFLASH2_MAX_LANES - self.shape.lanes)
+        return metalane.DFlash2VerifyRowsParams.with_costs(
+            costs=[1.0] * metalane.DFLASH2_VERIFY_COSTS,
+            slope=1.0,
+            intercept=[0.0] * metalane.DFLASH2_MAX_POSITIONS,
+            lanes=self.shape.lanes,
+            rows_per_lane=self.shape.rows,
+            every_row=1,
+            maximum=[*maximum, *spare],
+        )
+
+    def _measure_costs(self) -> None:
+        def median(replay):
+            times = []
+            for _ in range(9):
+                begin = time.perf_counter()
+                replay().wait()
+                times.append(time.perf_counter() - begin)
+            return sorted(times[2:])[3]
+
+        shape = self.shape
+        self.plain_cost = median(self.plain.replay)
+        self.costs = [1.0] * 65
+        for total in range(shape.lanes, shape.places + 1):
+            maximum = [(total + lane) // shape.lanes for lane in range(shape.lanes)]
+            params = {"choose": self.every_row(maximum)}
+            self.costs[total] = median(lambda: self.drafted.replay(params))
+        print(self.plain_cost, self.costs[shape.lanes : shape.places + 1])
+
+    def step_tokens(self, lane: int) -> list[int]:
+        """What the last step gave a lane."""
+        kept = int(self.accepted[lane])
+        return [*self.drafted_tokens[lane, :kept].tolist(), int(self.next_tokens[lane])]
+
+    def launches_and_barriers(self, graph: metalane.ComputeGraph) -> tuple[int, int]:
+        encoder = self.device.command_encoder()
+        graph.encode(encoder)
+        counts = encoder.launches, encoder.barriers
+        encoder.discard()
+        return counts
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How much to draft
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Drafting(Protocol):
+    """Decides before each step; `maximum` has the most rows that each lane can use."""
+
+    def choose(self, maximum: Sequence[int]) -> metalane.DFlash2VerifyRowsParams | None:
+        """None: a step without drafts."""
+
+    def learn(self, busy: Sequence[int]) -> None:
+        """Called behind a step with drafts, with the lanes that served a request."""
+
+
+class NoDrafts:
+    def __init__(self, engine: Engine) -> None:
+        pass
+
+    def choose(self, maximum: Sequence[int]) -> metalane.DFlash2VerifyRowsParams | None:
+        return None
+
+    def learn(self, busy: Sequence[int]) -> None:
+        pass
+
+
+class FixedRows:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def choose(self, maximum: Sequence[int]) -> metalane.DFlash2VerifyRowsParams | None:
+        return self.engine.every_row(maximum)
+
+    def learn(self, busy: Sequence[int]) -> None:
+        pass
+
+
+class AdaptiveRows:
+    """The rows that promise most tokens for their cost; no drafts at all while they do not pay.
+
+    The device chooses rows by the drafter's confidence, as the acceptance model reads it, and by what rows cost.
+    Whether drafts pay is seen afterwards: tokens by cost, beside those of a step without drafts.
+    """
+
+    PROBE_STEPS, PROBE_ROWS = 64, 2
+    WEIGHT = 0.1  # of the newest step in the running mean
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.intercept = np.zeros(metalane.DFLASH2_MAX_POSITIONS)
+        self.gain = 1.0
+        self.steps = 0
+        self.probing = False
+
+    def choose(self, maximum: Sequence[int]) -> metalane.DFlash2VerifyRowsParams | None:
+        self.steps += 1
+        self.probing = self.gain < 1 and self.steps % self.PROBE_STEPS == 0
+        if self.probing:
+            return self.engine.every_row([min(rows, self.PROBE_ROWS) for rows in maximum])
+        if self.gain < 1:
+            return None
+        return replace(self.engine.every_row(maximum), every_row=0, cost=self.engine.costs[:64], cost_64=self.engine.costs[64], intercept=self.intercept.tolist())
+
+    def learn(self, busy: Sequence[int]) -> None:
+        engine = self.engine
+        for lane in busy:
+            kept, drafted = int(engine.accepted[lane]), int(engine.rows[lane]) - 1
+            # Behind the first that was dropped nothing was judged.
+            for position in range(min(kept + 1, drafted)):
+                c = float(np.clip(engine.confidence[lane, position], 1e-6, 1 - 1e-6))
+                guess = 1 / (1 + (1 - c) / c * np.exp(-self.intercept[position]))
+                self.intercept[position] += 0.2 * ((position < kept) - guess)
+        tokens = int(engine.accepted[busy].sum()) + len(busy)
+        gain = tokens / len(busy) * engine.plain_cost / engine.costs[int(engine.rows.sum())]
+        if self.probing and gain >= 1:
+            self.gain = gain
+        else:
+            self.gain += self.WEIGHT * (gain - self.gain)
+
+
+Way = Callable[[Engine], Drafting]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Requests, lanes, the loop
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Request:
+    """Tokens behind the last one of a prompt."""
+
+    prompt: int
+    remaining: int
+    temperature: float
+    """0: greedy."""
+    stream: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)
+
+
+@dataclass
+class Statistics:
+    requests: int = 0
+    tokens: int = 0
+    steps: int = 0
+    drafted_steps: int = 0
+    drafted_lanes: int = 0
+    rows: int = 0
+    """Of lanes with drafts."""
+    accepted: int = 0
+    seconds: float = 0.0
+    python_seconds: float = 0.0
+    """Processor time of the loop between one step and the next."""
+
+
+class Server:
+    """Continuous batching: whenever a lane is free, the next request in the queue takes it."""
+
+    def __init__(self, engine: Engine, drafting: Drafting, acceptance: float, seed: int) -> None:
+        self.engine, self.drafting, self.acceptance, self.seed = engine, drafting, acceptance, seed
+        self.waiting: asyncio.Queue[Request] = asyncio.Queue()
+        self.lanes: list[Request | None] = [None] * engine.shape.lanes
+        self.random = np.random.default_rng(seed)
+        self.statistics = Statistics()
+
+    async def generate(self, prompt: int, length: int, temperature: float) -> AsyncIterator[int]:
+        """What clients call."""
+        request = Request(prompt, length, temperature)
+        self.waiting.put_nowait(request)
+        try:
+            while (token := await request.stream.get()) is not None:
+                yield token
+        finally:
+            request.remaining = 0  # a client that leaves early frees its lane
+
+    async def serve(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            if not any(self.lanes):
+                self._admit(0, await self.waiting.get())
+            for lane, request in enumerate(self.lanes):
+                if request is None and not self.waiting.empty():
+                    self._admit(lane, self.waiting.get_nowait())
+            await self._step()
+
+    def _admit(self, lane: int, request: Request) -> None:
+        self.lanes[lane] = request
+        self.engine.anchors[lane] = request.prompt
+        self.engine.temperature[lane] = request.temperature
+
+    async def _step(self) -> None:
+        engine, statistics = self.engine, self.statistics
+        begin = time.thread_time()
+        busy = [lane for lane, request in enumerate(self.lanes) if request]
+        wanted = [request.remaining if request else 0 for request in self.lanes]
+        maximum = [min(max(tokens, 1), engine.shape.rows) for tokens in wanted]
+        rows = self.drafting.choose(maximum)
+        if engine.temperature.any():
+            self.random.random(out=engine.verify_uniforms, dtype=np.float32)
+            self.random.random(out=engine.select_uniforms, dtype=np.float32)
+        if rows is None:
+            ticket = engine.plain.replay()
+        else:
+            draft = engine.drafter.params(self.acceptance, self.seed, statistics.steps)
+            ticket = engine.drafted.replay({"propose": draft, "select": engine.select_params(), "choose": rows})
+        committed = time.thread_time()
+        await ticket
+        done = time.thread_time()
+
+        if rows is not None:
+            statistics.drafted_steps += 1
+            statistics.drafted_lanes += len(busy)
+            statistics.rows += int(engine.rows[busy].sum())
+            statistics.accepted += int(engine.accepted[busy].sum())
+            self.drafting.learn(busy)
+        for lane in busy:
+            self._hand_out(lane, engine.step_tokens(lane))
+        statistics.steps += 1
+        statistics.python_seconds += committed - begin + time.thread_time() - done
+
+    def _hand_out(self, lane: int, tokens: list[int]) -> None:
+        request = self.lanes[lane]
+        for token in tokens:
+            request.stream.put_nowait(token)
+        self.engine.anchors[lane] = tokens[-1]
+        self.statistics.tokens += len(tokens)
+        request.remaining -= len(tokens)
+        if request.remaining <= 0:
+            request.stream.put_nowait(None)
+            self.lanes[lane] = None
+            self.engine.temperature[lane] = 0
+            self.statistics.requests += 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Clients, and the comparison
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests, the same for every way to serve them."""
+
+    requests: int
+    tokens: int
+    """Of a request, in the mean."""
+    temperature: float
+    """Of every other request; the others are greedy."""
+    seed: int
+
+    def drawn(self, vocabulary: int) -> list[tuple[int, int, float]]:
+        """Last token of the prompt, length, temperature."""
+        random = np.random.default_rng(self.seed)
+        prompts = random.integers(0, vocabulary, self.requests).tolist()
+        lengths = random.integers(self.tokens // 2 + 1, self.tokens * 3 // 2 + 1, self.requests).tolist()
+        temperatures = [self.temperature * (number % 2) for number in range(self.requests)]
+        return list(zip(prompts, lengths, temperatures, strict=True))
+
+
+async def client(
+    server: Server, requests: Iterator[tuple[int, tuple[int, int, float]]], outputs: dict[int, list[int]]
+) -> None:
+    """Sends a request, reads its tokens, sends the next."""
+    for number, request in requests:
+        outputs[number] = [token async for token in server.generate(*request)]
+
+
+async def show_progress(server: Server, name: str, requests: int) -> None:
+    begin = time.perf_counter()
+    while True:
+        await asyncio.sleep(0.1)
+        done, seconds = server.statistics, time.perf_counter() - begin
+        lanes = "".join(" " if request is None else "#" for request in server.lanes)
+        line = f"{name:<22} [{lanes}] {done.requests:>4} of {requests} requests  {done.tokens:>6} tokens"
+        print(f"\r{line}  {done.tokens / seconds:8.1f} tokens/s", end="", file=sys.stderr, flush=True)
+
+
+async def serve_all(
+    engine: Engine, way: Way, load: Load, acceptance: float, progress: str | None = None
+) -> tuple[Statistics, dict[int, list[int]]]:
+    """Serves the load and gives each request's tokens; `progress` is what the live line is called, None: no line."""
+    server = Server(engine, way(engine), acceptance, load.seed)
+    outputs: dict[int, list[int]] = {}
+    requests = enumerate(load.drawn(engine.shape.vocabulary))
+
+    async def all_clients() -> None:
+        # Twice as many as lanes: somebody always waits.
+        await asyncio.gather(*(client(server, requests, outputs) for _ in range(2 * engine.shape.lanes)))
+
+    serving = asyncio.create_task(server.serve())
+    clients = asyncio.create_task(all_clients())
+    tasks = [serving, clients]
+    if progress:
+        tasks.append(asyncio.create_task(show_progress(server, progress, load.requests)))
+    begin = time.perf_counter()
+    await asyncio.wait([serving, clients], return_when=asyncio.FIRST_COMPLETED)
+    server.statistics.seconds = time.perf_counter() - begin
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+    if progress:
+        print("\r" + 100 * " " + "\r", end="", file=sys.stderr, flush=True)
+    return server.statistics, outputs
+
+
+def differing(engine: Engine, load: Load, outputs: dict[int, list[int]]) -> int:
+    """Greedy requests whose tokens are not the target's favourites, one behind another."""
+    wrong = 0
+    for number, (token, length, temperature) in enumerate(load.drawn(engine.shape.vocabulary)):
+        expected = []
+        for _ in range(length):
+            token = int(engine.weights.favourites[token])
+            expected.append(token)
+        wrong += temperature == 0 and outputs[number] != expected
+    return wrong
+
+
+def row(name: str, engine: Engine, done: Statistics) -> str:
+    plain, drafted = map(engine.launches_and_barriers, (engine.plain, engine.drafted))
+    per_step = [
+        (p * (done.steps - done.drafted_steps) + d * done.drafted_steps) / done.steps
+        for p, d in zip(plain, drafted, strict=True)
+    ]
+    drafts = done.rows - done.drafted_lanes
+    kept = f"{100 * done.accepted / drafts:.0f} %" if drafts else "-"
+    rows = f"{done.rows / done.drafted_lanes:.2f}" if done.drafted_lanes else "1"
+    return (
+        f"{name:<22} {done.tokens / done.seconds:9.1f} {done.tokens / done.steps:11.2f} {rows:>9} {kept:>7} "
+        f"{done.drafted_steps:>6}/{done.steps:<6} {per_step[0]:8.1f} {per_step[1]:8.1f} "
+        f"{1e6 * done.python_seconds / done.steps:9.0f}"
+    )
+
+
+HEADING = (
+    f"{'':<22} {'tokens/s':>9} {'tokens/step':>11} {'rows/lane':>9} {'kept':>7} {'drafted/steps':>13} "
+    f"{'launches':>8} {'barriers':>8} {'Python us':>9}"
+)
+WAYS: dict[str, Way] = {
+    "without drafts": NoDrafts,
+    "selector, fixed rows": FixedRows,
+    "adaptive rows": AdaptiveRows,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A serving loop with and without drafts.")
+    parser.add_argument("--device", default=None, help="metal or cpu; default: Metal where there is one")
+    parser.add_argument("--lanes", type=int, default=4, help="requests served at once, 1 to 4")
+    parser.add_argument("--rows", type=int, default=4, help="rows a lane at most, 2 to 16")
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=64, help="of a request, in the mean")
+    parser.add_argument("--acceptance", type=float, default=0.8, help="how often the drafter is right")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of every other request; 0: all are greedy")
+    parser.add_argument("--vocabulary", type=int, default=32_768)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--small", action="store_true", help="models and vocabulary of toy size, for tests")
+    options = parser.parse_args()
+
+    device = metalane.Device(options.device)
+    shape = Shape(options.lanes, options.rows, options.vocabulary)
+    if options.small:
+        shape = shape.small()
+    print(f"Device: {device.name} ({device.kind}), metalane {metalane.__version__}")
+    print(f"Target: vocabulary {shape.vocabulary:,}, width {shape.width}, {shape.layers} layers of {shape.hidden}")
+    engine = Engine(device, shape, options.seed)
+    load = Load(options.requests, options.tokens, options.temperature, options.seed)
+    wrong = 0
+    print(HEADING)
+    for name, way in WAYS.items():
+        progress = name if sys.stderr.isatty() else None
+        done, outputs = asyncio.run(serve_all(engine, way, load, options.acceptance, progress))
+        wrong += differing(engine, load, outputs)
+        print(row(name, engine, done), flush=True)
+    greedy = sum(temperature == 0 for *_, temperature in load.drawn(shape.vocabulary))
+    print(f"Greedy requests that differ from plain greedy decoding: {wrong} of {len(WAYS) * greedy}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
