@@ -50,12 +50,9 @@ def main() -> None:
         sides = {name: side(engine, name, float(acceptance), load) for name in example.WAYS}
         samples = harness.in_turn(sides, options.rounds)
         ratios = {name: harness.ratio(samples, PLAIN, name) for name in sides}
-        targets.append(
-            harness.Target(
-                f"{ADAPTIVE} by {PLAIN}, acceptance {acceptance}",
-                ratios[ADAPTIVE], ACCEPTANCES[acceptance], "times the tokens/s", at_least=True,
-            )  # fmt: skip
-        )
+        name = f"{ADAPTIVE} by {PLAIN}, acceptance {acceptance}"
+        bound = ACCEPTANCES[acceptance]
+        targets.append(harness.Target(name, ratios[ADAPTIVE], bound, "times the tokens/s", at_least=True))
         spreads = harness.spreads(samples)
         cases.append({"acceptance": float(acceptance), "seconds_a_token": spreads, "ratios": ratios})
         body += [

@@ -5,7 +5,7 @@
 
 A step is one replay of one captured graph:
 
-    propose -> DFlash2 selector -> rows to verify -> rows packed -> target -> logits put back -> verification
+    drafter -> DFlash2 selector -> rows to verify -> rows packed -> target -> logits put back -> verification
 
 Nothing is read back in between: how many rows the target multiplies is decided on the device. The host writes the last
 token of each lane, replays, awaits the ticket, and hands out what was accepted. The same requests are served without
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -58,6 +59,15 @@ kernel void add(device float4* x, device const float4* y, constant uint& columns
 
 kernel void to_bfloat(device const float* x, device bfloat* y, uint i [[thread_position_in_grid]]) {
   y[i] = bfloat(x[i]);
+}
+
+// One thread a drafted position: what rows are chosen by. Whether a token that is drawn at random gets verified must
+// not depend on which one it is: drafts verified only where they look good are no fair draw. Lanes that sample have
+// the confidence that earlier steps had.
+kernel void fair_confidence(device const float* confidence, device const float* temperature,
+                            device const float* usual, device float* used, constant uint& positions,
+                            uint i [[thread_position_in_grid]]) {
+  used[i] = temperature[i / positions] > 0.0f ? usual[i % positions] : confidence[i];
 }
 
 struct Draft { uint lanes; uint positions; uint vocabulary; uint seed; uint step; float acceptance; };
@@ -214,7 +224,9 @@ class Target:
 
     ALGORITHM = "mv"
 
-    def __init__(self, device: metalane.Device, kernels: metalane.CompiledSource, shape: Shape, w: Weights) -> None:
+    def __init__(
+        self, device: metalane.Device, kernels: metalane.CompiledSource, shape: Shape, w: Weights
+    ) -> None:
         self.kernels, self.shape, self.weights = kernels, shape, w
         self.x = device.zeros((shape.places, shape.width), np.float32)
         self.h = device.zeros((shape.places, shape.hidden), np.float32)
@@ -234,7 +246,11 @@ class Target:
         """Grids of the step, each counted on the device: up, down, head, scatter, activate, add."""
         shape = self.shape
         params = metalane.SpeculativeRowsParams.of(
-            shape.lanes, shape.rows, self.products(shape.places), scatter=shape.vocabulary, algorithm=self.ALGORITHM
+            shape.lanes,
+            shape.rows,
+            self.products(shape.places),
+            scatter=shape.vocabulary,
+            algorithm=self.ALGORITHM,
         )
         tiles, rows, n = list(params.weight_tiles), list(params.input_rows), params.n_grids
         tiles[n : n + 2] = -(-shape.hidden // TILE), -(-shape.width // TILE)
@@ -261,12 +277,16 @@ class Target:
                 self.h, shape.hidden // 4,
                 threadgroups=on_activate or all_hidden, threads_per_threadgroup=TILE // 4, encoder=encoder,
             )  # fmt: skip
-            metalane.quantized_matmul_ggml(encoder, self.h, w_down, self.y, down, self.ALGORITHM, grid=on_down)
+            metalane.quantized_matmul_ggml(
+                encoder, self.h, w_down, self.y, down, self.ALGORITHM, grid=on_down
+            )
             self.kernels.add(
                 self.x, self.y, shape.width // 4, LAYER_SCALE,
                 threadgroups=on_add or all_width, threads_per_threadgroup=TILE // 4, encoder=encoder,
             )  # fmt: skip
-        metalane.quantized_matmul_ggml(encoder, self.x, w.head, self.logits, head, self.ALGORITHM, grid=on_head)
+        metalane.quantized_matmul_ggml(
+            encoder, self.x, w.head, self.logits, head, self.ALGORITHM, grid=on_head
+        )
 
 
 class Drafter:
@@ -317,12 +337,12 @@ class Drafter:
 class Engine:
     """What lives as long as the models: buffers, and a captured graph for steps with drafts and for those without.
 
-    The arrays are the buffers' own memory. The host writes the first four between steps and reads the others.
+    The arrays are the buffers' own memory. The host writes the first five between steps and reads the others.
     """
 
     def __init__(self, device: metalane.Device, shape: Shape, seed: int) -> None:
         self.device, self.shape = device, shape
-        kernels = device.compile(SOURCE, name="serving_loop.metal")
+        self.kernels = kernels = device.compile(SOURCE, name="serving_loop.metal")
         self.weights = Weights(device, shape, seed)
         sizes = shape.lanes, shape.rows, shape.vocabulary
         selection = metalane.DFlash2SelectorBuffers.alloc(device, *sizes)
@@ -335,20 +355,37 @@ class Engine:
         self.target = Target(device, kernels, shape, self.weights)
         self.drafter = Drafter(device, kernels, shape, self.weights, selection)
         self.anchor_buffer = device.zeros((shape.lanes,), np.uint32)
+        self.usual_buffer = device.zeros((shape.rows - 1,), np.float32)
+        self.used_buffer = device.zeros((shape.lanes, shape.rows - 1), np.float32)
+        self.packing = self.target.rows_params()
+        self.row_tokens, self.row_places = (device.zeros((shape.places,), np.uint32) for _ in range(2))
+        self.grids = device.zeros((self.packing.n_grids, 3), np.uint32)
 
         self.anchors = self.anchor_buffer.numpy()
         self.temperature = verification.temperature.numpy()
         self.select_uniforms = selection.uniforms.numpy()
         self.verify_uniforms = verification.uniforms.numpy()
-        self.rows = verification.verify_rows.numpy()
+        self.usual_confidence = self.usual_buffer.numpy()
         self.confidence = selection.confidence.numpy()
+        self.used_confidence = self.used_buffer.numpy()
+        self.rows = verification.verify_rows.numpy()
         self.drafted_tokens = selection.tokens.numpy()
         self.accepted = verification.accepted.numpy()
         self.next_tokens = verification.next_tokens.numpy()
 
-        self.drafted = self._captured(self._encode_drafted)
+        self.drafted = self._captured(lambda encoder: self._encode_drafted(encoder, shape.places))
         self.plain = self._captured(self._encode_plain)
-        self._measure_costs()
+        table = metalane.VerifyCostTable.measure(
+            device,
+            self._encode_drafted,
+            rows=shape.places,
+            shape=(shape.lanes, shape.rows, shape.vocabulary, shape.width, shape.hidden, shape.layers),
+            quantization="Q4_K, Q8_0",
+            warmup=1,
+            repeats=5,
+        )
+        self.costs = table.costs()
+        self.plain_cost = statistics.median(self._seconds(self.plain) for _ in range(9))
 
     def _captured(self, encode: Callable[[metalane.CommandEncoder], None]) -> metalane.ComputeGraph:
         encoder = self.device.command_encoder()
@@ -357,26 +394,32 @@ class Engine:
         encoder.discard()
         return captured.graph
 
-    def _encode_drafted(self, encoder: metalane.CommandEncoder) -> None:
+    @staticmethod
+    def _seconds(graph: metalane.ComputeGraph) -> float:
+        ticket = graph.replay()
+        ticket.wait()
+        return ticket.gpu_time
+
+    def _encode_drafted(self, encoder: metalane.CommandEncoder, rows: int) -> None:
+        """`rows` in all, one a lane at least; a replay may choose others."""
         shape, verification = self.shape, self.verification
         self.drafter.encode(encoder, self.anchor_buffer)
         with encoder.label("select"):
             metalane.dispatch_dflash2_selector(encoder, self.selection, self.select_params())
-        with encoder.label("choose"):
-            all_rows = self.every_row([shape.rows] * shape.lanes)
-            metalane.dispatch_dflash2_verify_rows(
-                encoder, self.selection.confidence, verification.verify_rows, all_rows
-            )
-        row_tokens, row_places = (self.device.zeros((shape.places,), np.uint32) for _ in range(2))
-        packing = self.target.rows_params()
-        grid_buffer = self.device.zeros((packing.n_grids, 3), np.uint32)
-        metalane.dispatch_speculative_rows(
-            encoder, verification.verify_rows, self.anchor_buffer, self.selection.tokens, row_tokens, row_places,
-            grid_buffer, packing,
+        self.kernels.fair_confidence(
+            self.selection.confidence, verification.temperature, self.usual_buffer, self.used_buffer,
+            shape.rows - 1, threads=shape.lanes * (shape.rows - 1), encoder=encoder,
         )  # fmt: skip
-        grids = [grid_buffer.view(12 * g, (3,)) for g in range(packing.n_grids)]
-        self.target.encode(encoder, row_tokens, shape.places, grids)
-        self._encode_verification(encoder, row_places, verification, grids[3])
+        with encoder.label("choose"):
+            chosen = self.every_row([max(1, (rows + lane) // shape.lanes) for lane in range(shape.lanes)])
+            metalane.dispatch_dflash2_verify_rows(encoder, self.used_buffer, verification.verify_rows, chosen)
+        metalane.dispatch_speculative_rows(
+            encoder, verification.verify_rows, self.anchor_buffer, self.selection.tokens, self.row_tokens,
+            self.row_places, self.grids, self.packing,
+        )  # fmt: skip
+        grids = [self.grids.view(12 * g, (3,)) for g in range(self.packing.n_grids)]
+        self.target.encode(encoder, self.row_tokens, shape.places, grids)
+        self._encode_verification(encoder, self.row_places, verification, grids[3])
 
     def _encode_plain(self, encoder: metalane.CommandEncoder) -> None:
         """The same step with one row a lane, its sizes fixed by the host."""
@@ -429,24 +472,6 @@ class Engine:
             every_row=1,
             maximum=[*maximum, *spare],
         )
-
-    def _measure_costs(self) -> None:
-        def median(replay):
-            times = []
-            for _ in range(9):
-                begin = time.perf_counter()
-                replay().wait()
-                times.append(time.perf_counter() - begin)
-            return sorted(times[2:])[3]
-
-        shape = self.shape
-        self.plain_cost = median(self.plain.replay)
-        self.costs = [1.0] * 65
-        for total in range(shape.lanes, shape.places + 1):
-            maximum = [(total + lane) // shape.lanes for lane in range(shape.lanes)]
-            params = {"choose": self.every_row(maximum)}
-            self.costs[total] = median(lambda: self.drafted.replay(params))
-        print(self.plain_cost, self.costs[shape.lanes : shape.places + 1])
 
     def step_tokens(self, lane: int) -> list[int]:
         """What the last step gave a lane."""
@@ -505,15 +530,17 @@ class AdaptiveRows:
     Whether drafts pay is seen afterwards: tokens by cost, beside those of a step without drafts.
     """
 
-    PROBE_STEPS, PROBE_ROWS = 64, 2
-    WEIGHT = 0.1  # of the newest step in the running mean
+    PROBE_STEPS, PROBE_ROWS = 64, 2  # while they do not pay, a few rows are drafted so often
+    FIT_STEPS = 8
+    NEWEST = 0.1  # weight of the newest step in the running mean
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.intercept = np.zeros(metalane.DFLASH2_MAX_POSITIONS)
+        self.model = metalane.AcceptanceModel(forgetting=0.9, capacity=512)
         self.gain = 1.0
-        self.steps = 0
+        self.steps = self.drafted_steps = 0
         self.probing = False
+        engine.usual_confidence[:] = 0.5
 
     def choose(self, maximum: Sequence[int]) -> metalane.DFlash2VerifyRowsParams | None:
         self.steps += 1
@@ -522,23 +549,22 @@ class AdaptiveRows:
             return self.engine.every_row([min(rows, self.PROBE_ROWS) for rows in maximum])
         if self.gain < 1:
             return None
-        return replace(self.engine.every_row(maximum), every_row=0, cost=self.engine.costs[:64], cost_64=self.engine.costs[64], intercept=self.intercept.tolist())
+        rows_per_lane = self.engine.shape.rows
+        return self.model.verify_rows_params(self.engine.costs, rows_per_lane=rows_per_lane, maximum=maximum)
 
     def learn(self, busy: Sequence[int]) -> None:
         engine = self.engine
-        for lane in busy:
-            kept, drafted = int(engine.accepted[lane]), int(engine.rows[lane]) - 1
-            # Behind the first that was dropped nothing was judged.
-            for position in range(min(kept + 1, drafted)):
-                c = float(np.clip(engine.confidence[lane, position], 1e-6, 1 - 1e-6))
-                guess = 1 / (1 + (1 - c) / c * np.exp(-self.intercept[position]))
-                self.intercept[position] += 0.2 * ((position < kept) - guess)
-        tokens = int(engine.accepted[busy].sum()) + len(busy)
-        gain = tokens / len(busy) * engine.plain_cost / engine.costs[int(engine.rows.sum())]
-        if self.probing and gain >= 1:
-            self.gain = gain
-        else:
-            self.gain += self.WEIGHT * (gain - self.gain)
+        self.model.observe_verified(engine.used_confidence, engine.accepted, engine.rows)
+        if sampling := [lane for lane in busy if engine.temperature[lane] > 0]:
+            now = engine.confidence[sampling].mean(axis=0)
+            engine.usual_confidence += self.NEWEST * (now - engine.usual_confidence)
+        self.drafted_steps += 1
+        if self.drafted_steps % self.FIT_STEPS == 0:
+            self.model.fit()
+        tokens = 1 + engine.accepted[busy].mean()
+        gain = tokens * engine.plain_cost / engine.costs[engine.rows.sum()]
+        # One probe that pays is reason enough to try again.
+        self.gain = gain if self.probing and gain >= 1 else (1 - self.NEWEST) * self.gain + self.NEWEST * gain
 
 
 Way = Callable[[Engine], Drafting]
@@ -610,7 +636,7 @@ class Server:
         self.engine.temperature[lane] = request.temperature
 
     async def _step(self) -> None:
-        engine, statistics = self.engine, self.statistics
+        engine, done = self.engine, self.statistics
         begin = time.thread_time()
         busy = [lane for lane, request in enumerate(self.lanes) if request]
         wanted = [request.remaining if request else 0 for request in self.lanes]
@@ -622,22 +648,24 @@ class Server:
         if rows is None:
             ticket = engine.plain.replay()
         else:
-            draft = engine.drafter.params(self.acceptance, self.seed, statistics.steps)
-            ticket = engine.drafted.replay({"propose": draft, "select": engine.select_params(), "choose": rows})
+            draft = engine.drafter.params(self.acceptance, self.seed, done.steps)
+            ticket = engine.drafted.replay(
+                {"propose": draft, "select": engine.select_params(), "choose": rows}
+            )
         committed = time.thread_time()
         await ticket
-        done = time.thread_time()
+        awake = time.thread_time()
 
         if rows is not None:
-            statistics.drafted_steps += 1
-            statistics.drafted_lanes += len(busy)
-            statistics.rows += int(engine.rows[busy].sum())
-            statistics.accepted += int(engine.accepted[busy].sum())
+            done.drafted_steps += 1
+            done.drafted_lanes += len(busy)
+            done.rows += int(engine.rows[busy].sum())
+            done.accepted += int(engine.accepted[busy].sum())
             self.drafting.learn(busy)
         for lane in busy:
             self._hand_out(lane, engine.step_tokens(lane))
-        statistics.steps += 1
-        statistics.python_seconds += committed - begin + time.thread_time() - done
+        done.steps += 1
+        done.python_seconds += committed - begin + time.thread_time() - awake
 
     def _hand_out(self, lane: int, tokens: list[int]) -> None:
         request = self.lanes[lane]
@@ -773,7 +801,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=64, help="of a request, in the mean")
     parser.add_argument("--acceptance", type=float, default=0.8, help="how often the drafter is right")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of every other request; 0: all are greedy")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="of every other request; 0: all are greedy"
+    )
     parser.add_argument("--vocabulary", type=int, default=32_768)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="models and vocabulary of toy size, for tests")
@@ -784,7 +814,9 @@ def main() -> int:
     if options.small:
         shape = shape.small()
     print(f"Device: {device.name} ({device.kind}), metalane {metalane.__version__}")
-    print(f"Target: vocabulary {shape.vocabulary:,}, width {shape.width}, {shape.layers} layers of {shape.hidden}")
+    print(
+        f"Target: vocabulary {shape.vocabulary:,}, width {shape.width}, {shape.layers} layers of {shape.hidden}"
+    )
     engine = Engine(device, shape, options.seed)
     load = Load(options.requests, options.tokens, options.temperature, options.seed)
     wrong = 0

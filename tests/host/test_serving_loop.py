@@ -7,8 +7,10 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,11 @@ import metalane
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "serving_loop.py"
 pytestmark = pytest.mark.cpu
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Clients of a server that has failed would wait for ever."""
+    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +79,7 @@ def test_the_targets_argmax_is_its_favourite(example: ModuleType, engine) -> Non
 @pytest.mark.parametrize("way", ["selector, fixed rows", "adaptive rows"])
 def test_drafts_change_no_token(example: ModuleType, engine, way: str, acceptance: float) -> None:
     load = example.Load(requests=8, tokens=24, temperature=0.0, seed=5)
-    done, outputs = asyncio.run(example.serve_all(engine, example.WAYS[way], load, acceptance))
+    done, outputs = run(example.serve_all(engine, example.WAYS[way], load, acceptance))
     assert example.differing(engine, load, outputs) == 0
     assert [len(outputs[i]) for i in range(8)] == [length for _, length, _ in load.drawn(2048)]
     assert done.requests == 8 and done.tokens == sum(map(len, outputs.values()))
@@ -88,7 +95,7 @@ def test_drafts_change_no_token(example: ModuleType, engine, way: str, acceptanc
 
 def test_a_wrong_token_is_noticed(example: ModuleType, engine) -> None:
     load = example.Load(requests=4, tokens=8, temperature=0.9, seed=5)  # two are greedy
-    _, outputs = asyncio.run(example.serve_all(engine, example.NoDrafts, load, 0.0))
+    _, outputs = run(example.serve_all(engine, example.NoDrafts, load, 0.0))
     assert example.differing(engine, load, outputs) == 0
     for tokens in outputs.values():
         tokens[-1] ^= 1
@@ -96,7 +103,7 @@ def test_a_wrong_token_is_noticed(example: ModuleType, engine) -> None:
 
 
 def test_a_client_that_leaves_frees_its_lane(example: ModuleType, engine) -> None:
-    async def run() -> tuple[list[int], int]:
+    async def serve() -> tuple[list[int], int]:
         server = example.Server(engine, example.FixedRows(engine), 1.0, seed=2)
         serving = asyncio.create_task(server.serve())
         endless = [server.generate(prompt, 10**6, 0.0) for prompt in range(engine.shape.lanes)]
@@ -112,13 +119,13 @@ def test_a_client_that_leaves_frees_its_lane(example: ModuleType, engine) -> Non
         serving.cancel()
         return token, server.statistics.requests
 
-    token, finished = asyncio.run(run())
+    token, finished = run(serve())
     assert token == engine.weights.favourites[9]
     assert finished >= 1
 
 
 def test_drafting_stops_where_it_does_not_pay_and_comes_back(example: ModuleType, engine) -> None:
-    async def run() -> tuple[int, int, int]:
+    async def serve() -> tuple[int, int, int]:
         server = example.Server(engine, example.AdaptiveRows(engine), 0.0, seed=2)
         serving = asyncio.create_task(server.serve())
         clients = [server.generate(prompt, 10**6, 0.0) for prompt in range(engine.shape.lanes)]
@@ -138,10 +145,39 @@ def test_drafting_stops_where_it_does_not_pay_and_comes_back(example: ModuleType
         serving.cancel()
         return at_first, useless, useful
 
-    at_first, useless, useful = asyncio.run(run())
+    at_first, useless, useful = run(serve())
     assert at_first >= 1  # it tries
     assert useless <= 6
     assert useful >= 95
+
+
+def test_rows_of_a_lane_that_samples_do_not_follow_its_drafts(example: ModuleType, engine) -> None:
+    """Else the tokens that are verified are no fair draw, and what is emitted has another distribution."""
+
+    class Watching(example.AdaptiveRows):
+        def learn(self, busy: list[int]) -> None:
+            if len(busy) == engine.shape.lanes:  # the first steps come before the last client
+                rows.append(engine.rows.tolist())
+                confidence.append(engine.confidence.tolist())
+
+    async def serve(temperature: float) -> None:
+        server = example.Server(engine, Watching(engine), 0.7, seed=2)
+        serving = asyncio.create_task(server.serve())
+        clients = [server.generate(prompt, 10**6, temperature) for prompt in range(engine.shape.lanes)]
+        while len(rows) < 20:
+            for tokens in clients:
+                await anext(tokens)
+        serving.cancel()
+
+    chosen = {}
+    for temperature in (0.0, 1.0):
+        rows: list[list[int]] = []
+        confidence: list[list[float]] = []
+        run(serve(temperature))
+        assert np.std(confidence, axis=0).min() > 0.05
+        chosen[temperature] = {tuple(step) for step in rows}
+    assert len(chosen[1.0]) == 1
+    assert len(chosen[0.0]) > 1
 
 
 def test_an_error_of_a_step_reaches_the_caller(example: ModuleType, engine) -> None:
@@ -151,4 +187,4 @@ def test_an_error_of_a_step_reaches_the_caller(example: ModuleType, engine) -> N
 
     load = example.Load(requests=2, tokens=4, temperature=0.0, seed=5)
     with pytest.raises(metalane.DeviceError, match="gone"):
-        asyncio.run(example.serve_all(engine, Failing, load, 0.0))
+        run(example.serve_all(engine, Failing, load, 0.0))
