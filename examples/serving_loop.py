@@ -222,7 +222,10 @@ class Target:
     Within one algorithm a row's bits depend on its own inputs alone: drafts change no logit.
     """
 
-    ALGORITHM = "mv"
+    @staticmethod
+    def algorithm(rows: int) -> str:
+        """Mat-vec for few rows; tiles of mat-mat, on the CPU, cost less from some six rows on."""
+        return "mv" if rows <= 4 else "mm"
 
     def __init__(
         self, device: metalane.Device, kernels: metalane.CompiledSource, shape: Shape, w: Weights
@@ -250,7 +253,7 @@ class Target:
             shape.rows,
             self.products(shape.places),
             scatter=shape.vocabulary,
-            algorithm=self.ALGORITHM,
+            algorithm=self.algorithm(shape.places),
         )
         tiles, rows, n = list(params.weight_tiles), list(params.input_rows), params.n_grids
         tiles[n : n + 2] = -(-shape.hidden // TILE), -(-shape.width // TILE)
@@ -267,26 +270,23 @@ class Target:
         """`rows` is how many there are, or with `grids` the most that there can be."""
         shape, w = self.shape, self.weights
         up, down, head = self.products(rows)
+        algorithm = self.algorithm(rows)
         on_up, on_down, on_head, _, on_activate, on_add = grids
         all_hidden, all_width = ((-(-columns // TILE), rows) for columns in (shape.hidden, shape.width))
         embedding = metalane.EmbeddingGgmlParams(shape.vocabulary, shape.width, rows, GgmlType.Q8_0)
         metalane.embedding_gather_ggml(encoder, w.embedding, tokens, self.x, embedding)
         for w_up, w_down in zip(w.up, w.down, strict=True):
-            metalane.quantized_matmul_ggml(encoder, self.x, w_up, self.h, up, self.ALGORITHM, grid=on_up)
+            metalane.quantized_matmul_ggml(encoder, self.x, w_up, self.h, up, algorithm, grid=on_up)
             self.kernels.activate(
                 self.h, shape.hidden // 4,
                 threadgroups=on_activate or all_hidden, threads_per_threadgroup=TILE // 4, encoder=encoder,
             )  # fmt: skip
-            metalane.quantized_matmul_ggml(
-                encoder, self.h, w_down, self.y, down, self.ALGORITHM, grid=on_down
-            )
+            metalane.quantized_matmul_ggml(encoder, self.h, w_down, self.y, down, algorithm, grid=on_down)
             self.kernels.add(
                 self.x, self.y, shape.width // 4, LAYER_SCALE,
                 threadgroups=on_add or all_width, threads_per_threadgroup=TILE // 4, encoder=encoder,
             )  # fmt: skip
-        metalane.quantized_matmul_ggml(
-            encoder, self.x, w.head, self.logits, head, self.ALGORITHM, grid=on_head
-        )
+        metalane.quantized_matmul_ggml(encoder, self.x, w.head, self.logits, head, algorithm, grid=on_head)
 
 
 class Drafter:
@@ -375,17 +375,25 @@ class Engine:
 
         self.drafted = self._captured(lambda encoder: self._encode_drafted(encoder, shape.places))
         self.plain = self._captured(self._encode_plain)
+        self.costs, self.plain_cost = self._measured_costs()
+
+    def _measured_costs(self) -> tuple[list[float], float]:
+        """Seconds of a step with drafts by its rows, and of one without."""
+        shape = self.shape
         table = metalane.VerifyCostTable.measure(
-            device,
+            self.device,
             self._encode_drafted,
             rows=shape.places,
             shape=(shape.lanes, shape.rows, shape.vocabulary, shape.width, shape.hidden, shape.layers),
             quantization="Q4_K, Q8_0",
-            warmup=1,
-            repeats=5,
         )
-        self.costs = table.costs()
-        self.plain_cost = statistics.median(self._seconds(self.plain) for _ in range(9))
+        one_row_a_lane = {"choose": self.every_row([1] * shape.lanes)}
+        # In turn, so that a slow moment of the machine meets both.
+        quotients = [
+            self._seconds(self.plain.replay()) / self._seconds(self.drafted.replay(one_row_a_lane))
+            for _ in range(15)
+        ]
+        return table.costs(), statistics.median(quotients) * table.costs()[shape.lanes]
 
     def _captured(self, encode: Callable[[metalane.CommandEncoder], None]) -> metalane.ComputeGraph:
         encoder = self.device.command_encoder()
@@ -395,8 +403,7 @@ class Engine:
         return captured.graph
 
     @staticmethod
-    def _seconds(graph: metalane.ComputeGraph) -> float:
-        ticket = graph.replay()
+    def _seconds(ticket: metalane.Ticket) -> float:
         ticket.wait()
         return ticket.gpu_time
 
