@@ -217,10 +217,7 @@ class Weights:
 
 
 class Target:
-    """Logits of packed rows: embedding -> layers -> head, all products by mat-vec.
-
-    Within one algorithm a row's bits depend on its own inputs alone: drafts change no logit.
-    """
+    """Logits of packed rows: embedding -> layers -> head."""
 
     @staticmethod
     def algorithm(rows: int) -> str:
