@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "statistics: counts thousands of draws; deselected under the checker, which is slow at that",
+        "statistics: counts thousands of draws; deselected under the checker and sanitizers, which are slow at that",
     )
     config.addinivalue_line(
         "markers", "cpu: about the CPU device; deselected where the suite runs on others only"
@@ -45,6 +45,9 @@ def pytest_report_header() -> str | None:
     return f"test double of Metal: METAL_DOUBLE_SEED={DOUBLE.shuffle_seed()}" if DOUBLE else None
 
 
+SLOW = SANITIZED or os.environ.get("METALANE_CHECK") == "1"
+
+
 def runs_here(item: pytest.Item) -> bool:
     """Whether this machine, and the devices that were asked for, have what the test is about."""
     about_cpu = item.get_closest_marker("cpu") or "cpu_device" in getattr(item, "fixturenames", ())
@@ -53,7 +56,7 @@ def runs_here(item: pytest.Item) -> bool:
         and (sys.platform == "linux" or not item.get_closest_marker("linux"))
         and not (SANITIZED and item.get_closest_marker("memory"))
         and allowed(item)
-        and not (os.environ.get("METALANE_CHECK") == "1" and item.get_closest_marker("statistics"))
+        and not (SLOW and item.get_closest_marker("statistics"))
     )
 
 
