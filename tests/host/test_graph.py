@@ -413,6 +413,7 @@ def test_replays_from_many_threads(cpu_device) -> None:
     np.testing.assert_array_equal(step.y.numpy(), np.arange(64, dtype=np.float32) * np.float32(0.5) + 3)
 
 
+@pytest.mark.metalane_check(False)  # a pointer as a number is a finding there
 def test_a_failed_replay_raises_on_its_ticket(cpu_device) -> None:
     cpu_device.registry.register_source(
         "bad", "kernel void wild(device uint* y, constant ulong& at) { *(device uint*)at = y[0]; }"

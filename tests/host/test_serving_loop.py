@@ -18,7 +18,8 @@ import pytest
 import metalane
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "serving_loop.py"
-pytestmark = pytest.mark.cpu
+# A loop of hundreds of steps takes minutes under the checker.
+pytestmark = [pytest.mark.cpu, pytest.mark.metalane_check(False)]
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
