@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import importlib
 import re
 import subprocess
 import sys
@@ -29,11 +29,11 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("serving_loop", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["serving_loop"] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(EXAMPLE.parent))
+    try:
+        return importlib.import_module(EXAMPLE.stem)
+    finally:
+        sys.path.remove(str(EXAMPLE.parent))
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,10 @@ def test_the_targets_argmax_is_its_favourite(example: ModuleType, engine) -> Non
 
     types = metalane.GgmlType
     x = weight(w.embedding, shape.vocabulary, shape.width, types.Q8_0)[tokens]
+    scale = importlib.import_module("serving_models").LAYER_SCALE
     for up, down in zip(w.up, w.down, strict=True):
         h = np.maximum(x @ weight(up, shape.hidden, shape.width, types.Q4_K).T, 0) ** 2
-        x = x + example.LAYER_SCALE * (h @ weight(down, shape.width, shape.hidden, types.Q4_K).T)
+        x = x + scale * (h @ weight(down, shape.width, shape.hidden, types.Q4_K).T)
     logits = x @ weight(w.head, shape.vocabulary, shape.width, types.Q8_0).T
     assert logits.argmax(axis=1).tolist() == w.favourites[tokens].tolist()
     first, second = np.sort(logits, axis=1)[:, :-3:-1].T

@@ -1,8 +1,8 @@
 """The package on every CPython from 3.10 that this machine has: built, installed into a fresh environment, tested.
 
 Interpreters are looked for as python3.10 to python3.14 on PATH and below ~/.pyenv/versions. One wheel serves all
-from 3.12 on (stable ABI); 3.10 and 3.11 get their own. Not part of `make test`: .ci/run runs it, with pytest-xdist's
-`--dist loadgroup`, and with a compiler cache, in which all but the extension module is found.
+from 3.12 on (stable ABI); 3.10 and 3.11 get their own. Not part of `make test`: .ci/run runs it, in one
+process, and with a compiler cache, in which all but the extension module is found.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ def builder_of(version: str) -> str:
     return min((v for v in FOUND if number(v) >= STABLE_FROM), key=number)
 
 
-# Versions that share a wheel are tested by one process, which builds it.
-each_version = pytest.mark.parametrize(
-    "version", [pytest.param(v, marks=pytest.mark.xdist_group(builder_of(v))) for v in FOUND]
-)
+each_version = pytest.mark.parametrize("version", FOUND)
 
 
 def test_there_is_one_at_least() -> None:
