@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ops.dflash2_case import Inputs, random_inputs, run_selector, run_verify_rows
+from ops.layouts import assert_one_layout
 from ops.oracle import dflash2 as oracle
 
 import metalane
@@ -59,16 +60,7 @@ def check_path(inputs: Inputs, outputs: dict[str, np.ndarray]) -> int:
     ],
 )
 def test_parameter_abis_match_metal_layouts(cls: Any, kernel: str, size: int) -> None:
-    """The dataclass, the shader as its reader sees it, and the C++ compiler lay every field out alike."""
-
-    def described(layout: metalane.StructLayout) -> list[tuple[object, ...]]:
-        return [(f.name, f.type, f.count, f.offset, f.size) for f in layout.fields]
-
-    arguments = metalane.Device("null").registry.pipeline(kernel).signature.arguments
-    shader = next(argument.layout for argument in arguments if argument.name == "params")
-    compiler = metalane._core.cpp_layouts()[cls.__name__]
-    assert cls.layout.size == shader.size == compiler.size == size
-    assert described(cls.layout) == described(shader) == described(compiler)
+    assert_one_layout(cls, kernel, size)
 
 
 def test_coherent_path_uses_selected_predecessor_edges() -> None:

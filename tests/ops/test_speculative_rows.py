@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from ops.ggml_case import Output, number, random_weight, values_of
@@ -29,24 +27,6 @@ def packed(verify_rows: np.ndarray, rows: int) -> list[int]:
 
 def grids_for(params: metalane.SpeculativeRowsParams, total: int) -> list[list[int]]:
     return [[params.weight_tiles[g], -(-total // params.input_rows[g]), 1] for g in range(params.n_grids)]
-
-
-@pytest.mark.parametrize(
-    ("cls", "kernel", "size"),
-    [
-        (metalane.SpeculativeRowsParams, "speculative_rows", 144),
-        (metalane.ScatterRowsParams, "scatter_rows", 8),
-    ],
-)
-def test_parameter_abis_match_metal_layouts(cls: Any, kernel: str, size: int) -> None:
-    def described(layout: metalane.StructLayout) -> list[tuple[object, ...]]:
-        return [(f.name, f.type, f.count, f.offset, f.size) for f in layout.fields]
-
-    arguments = metalane.Device("null").registry.pipeline(kernel).signature.arguments
-    shader = next(argument.layout for argument in arguments if argument.name == "params")
-    compiler = metalane._core.cpp_layouts()[cls.__name__]
-    assert cls.layout.size == shader.size == compiler.size == size
-    assert described(cls.layout) == described(shader) == described(compiler)
 
 
 @pytest.mark.parametrize(("lanes", "rows"), [(1, 1), (1, 16), (3, 7), (4, 16), (17, 5), (70, 40)])

@@ -263,19 +263,6 @@ def test_a_captured_verification_replays(device: metalane.Device) -> None:
         assert buffers["next_tokens"].tolist() == following.tolist()
 
 
-def test_parameter_abi_matches_the_metal_layout() -> None:
-    def described(layout: metalane.StructLayout) -> list[tuple[object, ...]]:
-        return [(f.name, f.type, f.count, f.offset, f.size) for f in layout.fields]
-
-    cls = metalane.SpeculativeVerifyParams
-    compiler = metalane._core.cpp_layouts()["SpeculativeVerifyParams"]
-    for kernel in ("speculative_verify_rows_F32", "speculative_verify_tokens_BF16"):
-        arguments = metalane.Device("null").registry.pipeline(kernel).signature.arguments
-        shader = next(argument.layout for argument in arguments if argument.name == "params")
-        assert cls.layout.size == shader.size == compiler.size == 16
-        assert described(cls.layout) == described(shader) == described(compiler)
-
-
 # What is refused.
 
 SIZES = (2, 4, 40, 8)
