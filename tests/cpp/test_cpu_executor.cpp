@@ -1,6 +1,7 @@
 // Threadgroups on fibers: barriers, collectives, divergence, faults, time limits, grids.
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
