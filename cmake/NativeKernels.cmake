@@ -8,8 +8,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     set_source_files_properties(csrc/backends/cpu/native_${family}_avx512.cpp PROPERTIES COMPILE_OPTIONS
       "${avx512}")
   endforeach()
-  set_source_files_properties(csrc/backends/cpu/native_ggml_avx512_vnni.cpp PROPERTIES COMPILE_OPTIONS
-    "${avx512};-mavx512vnni")
+endif()
+
+# GCC keeps loads for the next turn of a loop in registers, where AVX-512's repeat values as they load them.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set_property(SOURCE csrc/backends/cpu/native_ggml_avx512.cpp APPEND PROPERTY COMPILE_OPTIONS -fno-predictive-commoning)
 endif()
 
 # The GGML kernels' templates take minutes a file with sanitizers: like the kernels compiled from shaders, they go without.

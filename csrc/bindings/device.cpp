@@ -193,7 +193,7 @@ void bind_device(nb::module_& module) {
                   "check: bool | str | Sequence[str] | None = None, "
                   "reports: typing.Literal['raise', 'list'] = 'raise', residency_bytes: int = 0, "
                   "pipeline_archive: bool = True, "
-                  "isa: typing.Literal['avx512_vnni', 'avx512', 'avx2', 'neon', 'baseline'] | None = None) "
+                  "isa: typing.Literal['avx512', 'avx2', 'neon', 'baseline'] | None = None) "
                   "-> None"),
           "kind: 'metal', 'cpu' or 'null' (records launches, runs nothing), with a number for those after "
           "the "
@@ -215,7 +215,7 @@ void bind_device(nb::module_& module) {
           "pipeline_archive: on the Metal device, keep compiled pipelines on disk, in the folder of "
           "metalane.cpu.set_kernel_cache.\n"
           "isa: the instruction set that the CPU device's built-in kernels use at most; None: the best that "
-          "the processor has but avx512_vnni, whose mat-vec is faster and promises less (docs/ggml.md).\n\n"
+          "the processor has.\n\n"
           "Raises DeviceError where there is no such device, ArgumentError for an instruction set that the "
           "processor lacks.")
       .def_prop_ro("kind", &Device::kind)

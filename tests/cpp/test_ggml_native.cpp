@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -108,18 +107,10 @@ class Bindings {
     launch.sizes = sizes_.data();
     launch.grid[0] = x, launch.grid[1] = y, launch.grid[2] = z;
     launch.threads_per_threadgroup[0] = tg_x, launch.threads_per_threadgroup[1] = tg_y;
-    if (kernel.scratch != nullptr && kernel.tasks(launch) != 0) {
-      scratch_.assign(kernel.scratch(launch) + 64, 0xff);
-      void* begin = scratch_.data();
-      std::size_t space = scratch_.size();
-      launch.scratch = static_cast<std::uint8_t*>(std::align(64, space - 64, begin, space));
-      std::memset(launch.scratch, 0, cpu::kScratchHeader);
-    }
     for (std::uint32_t task = kernel.tasks(launch); task-- > 0;) kernel.run(launch, task);
   }
 
  private:
-  std::vector<std::uint8_t> scratch_;
   std::vector<void*> buffers_;
   std::vector<std::uint64_t> sizes_;
 };

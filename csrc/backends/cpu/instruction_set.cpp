@@ -25,11 +25,8 @@ struct IsaName {
   Isa isa;
   const char* name;
 };
-constexpr IsaName isas[] = {{Isa::baseline, "baseline"},
-                            {Isa::neon, "neon"},
-                            {Isa::avx2, "avx2"},
-                            {Isa::avx512, "avx512"},
-                            {Isa::avx512_vnni, "avx512_vnni"}};
+constexpr IsaName isas[] = {
+    {Isa::baseline, "baseline"}, {Isa::neon, "neon"}, {Isa::avx2, "avx2"}, {Isa::avx512, "avx512"}};
 
 #if defined(__x86_64__)
 struct Leaf {
@@ -51,15 +48,15 @@ std::uint64_t saved_states(const Leaf& features) {
 }
 
 struct Levels {
-  bool v3 = false, v4 = false, vnni = false;
+  bool v3 = false, v4 = false;
 };
 
-// The psABI's x86-64-v3 and x86-64-v4, as far as compilers use them, and AVX-512 VNNI.
+// The psABI's x86-64-v3 and x86-64-v4, as far as compilers use them.
 Levels find_levels() {
   constexpr unsigned movbe = 1u << 22, f16c = 1u << 29, fma = 1u << 12, avx = 1u << 28, popcnt = 1u << 23;
   constexpr unsigned bmi1 = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8, lzcnt = 1u << 5;
   constexpr unsigned avx512f = 1u << 16, avx512dq = 1u << 17, avx512cd = 1u << 28, avx512bw = 1u << 30,
-                     avx512vl = 1u << 31, avx512vnni = 1u << 11;
+                     avx512vl = 1u << 31;
   const auto has = [](unsigned word, unsigned bits) { return (word & bits) == bits; };
   const Leaf one = read_leaf(1), seven = read_leaf(7), extended = read_leaf(0x80000001);
   const std::uint64_t saved = saved_states(one);
@@ -68,7 +65,6 @@ Levels find_levels() {
               has(seven.ebx, bmi1 | avx2 | bmi2) && has(extended.ecx, lzcnt);
   levels.v4 = levels.v3 && (saved & 0xe6) == 0xe6 &&
               has(seven.ebx, avx512f | avx512dq | avx512cd | avx512bw | avx512vl);
-  levels.vnni = levels.v4 && has(seven.ecx, avx512vnni);
   return levels;
 }
 
@@ -109,22 +105,13 @@ bool supports(Isa isa) {
       return supports_level("x86-64-v3");
     case Isa::avx512:
       return supports_level("x86-64-v4");
-    case Isa::avx512_vnni:
-#if defined(__x86_64__)
-      return levels().vnni;
-#else
-      return false;
-#endif
   }
   return false;
 }
 
 Isa best_isa() {
-  // Fixed-point inputs break mat-vec's promise where an output hangs on a small input beside a large one
-  // (docs/ggml.md): only callers can say that their weights are not so.
-  const auto keeps_promises = [](Isa isa) { return isa != Isa::avx512_vnni; };
   return std::find_if(std::rbegin(isas), std::rend(isas),
-                      [&](const IsaName& one) { return supports(one.isa) && keeps_promises(one.isa); })
+                      [](const IsaName& one) { return supports(one.isa); })
       ->isa;
 }
 
@@ -147,7 +134,7 @@ Isa isa_from(const std::string& name) {
 }
 
 std::string_view level_of(Isa isa) {
-  return isa >= Isa::avx512 ? "x86-64-v4" : isa == Isa::avx2 ? "x86-64-v3" : "baseline";
+  return isa == Isa::avx512 ? "x86-64-v4" : isa == Isa::avx2 ? "x86-64-v3" : "baseline";
 }
 
 const std::string& instruction_set_id() {

@@ -70,7 +70,6 @@ std::span<const NativeKernel> ggml_native_kernels() {
     std::vector<NativeKernel> result(std::begin(scheduling), std::end(scheduling));
     for (const auto list : {
 #if defined(__x86_64__)
-             ggml_native_kernels_avx512_vnni(),
              ggml_native_kernels_avx512(),
              ggml_native_kernels_avx2(),
 #elif defined(__aarch64__)

@@ -16,7 +16,6 @@ std::span<const NativeKernel> ggml_native_kernels();
 std::span<const NativeKernel> ggml_native_kernels_portable();
 std::span<const NativeKernel> ggml_native_kernels_avx2();
 std::span<const NativeKernel> ggml_native_kernels_avx512();
-std::span<const NativeKernel> ggml_native_kernels_avx512_vnni();
 std::span<const NativeKernel> ggml_native_kernels_neon();
 
 }  // namespace metalane::cpu

@@ -62,6 +62,14 @@ struct Avx2 {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }
+  static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
+    alignas(16) std::uint8_t halves[16];
+    for (std::uint32_t i = 0; i < 8; ++i) __builtin_memcpy(halves + 2 * i, p + i * stride, 2);
+    _mm256_store_ps(to, _mm256_cvtph_ps(load128(halves)));
+  }
+  static Floats eights(const std::uint8_t* p) {
+    return {_mm256_set1_ps(half(p)), _mm256_set1_ps(half(p + 2))};
+  }
   static Floats repeat4(Floats x, std::uint32_t i) {
     alignas(32) float all[16];
     store(all, x);
@@ -73,6 +81,11 @@ struct Avx2 {
   static Ints bytes(const std::uint8_t* p) {
     const __m128i x = load128(p);
     return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(x, x))};
+  }
+  static Ints fields(const std::uint8_t* p, const BitField& first, const BitField& second) {
+    const __m256i bytes = _mm256_broadcastsi128_si256(load128(p));
+    return {_mm256_or_si256(field(bytes, first, 0), field(bytes, second, 0)),
+            _mm256_or_si256(field(bytes, first, 8), field(bytes, second, 8))};
   }
   static Ints down(Ints x, std::uint32_t bits) {
     const int count = static_cast<int>(bits);
@@ -104,20 +117,17 @@ struct Avx2 {
 
   static Bytes load64(const std::uint8_t* p) { return {load256(p), load256(p + 32)}; }
   static Bytes load32_twice(const std::uint8_t* p) { return {load256(p), load256(p)}; }
-  static Bytes down(Bytes x, std::uint32_t first, std::uint32_t second) {
-    return {_mm256_srli_epi16(x.first, static_cast<int>(first)),
-            _mm256_srli_epi16(x.second, static_cast<int>(second))};
+  static Bytes down(Bytes x, int first, int second) {
+    return {moved(x.first, first), moved(x.second, second)};
   }
   static Bytes keep(Bytes x, std::uint8_t mask) {
     const __m256i bits = _mm256_set1_epi8(static_cast<char>(mask));
     return {_mm256_and_si256(x.first, bits), _mm256_and_si256(x.second, bits)};
   }
-  static Bytes up(Bytes x, std::uint32_t bits) {
-    const int count = static_cast<int>(bits);
-    return {_mm256_slli_epi16(x.first, count), _mm256_slli_epi16(x.second, count)};
-  }
-  static Bytes either(Bytes a, Bytes b) {
-    return {_mm256_or_si256(a.first, b.first), _mm256_or_si256(a.second, b.second)};
+  static Bytes select(std::uint8_t mask, Bytes a, Bytes b) {
+    const __m256i bits = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_or_si256(_mm256_and_si256(bits, a.first), _mm256_andnot_si256(bits, b.first)),
+            _mm256_or_si256(_mm256_and_si256(bits, a.second), _mm256_andnot_si256(bits, b.second))};
   }
   static Bytes minus(Bytes x, std::uint8_t byte) {
     const __m256i bytes = _mm256_set1_epi8(static_cast<char>(byte));
@@ -134,6 +144,9 @@ struct Avx2 {
   }
 
  private:
+  static __m256i moved(__m256i x, int down) {
+    return down < 0 ? _mm256_slli_epi16(x, -down) : _mm256_srli_epi16(x, down);
+  }
   // Permutations know eight elements; bit 3 of an index chooses between two of them.
   static __m256 look_up16(Floats table, __m256i i) {
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.low, i), _mm256_permutevar8x32_ps(table.high, i),
@@ -142,6 +155,15 @@ struct Avx2 {
   static __m256i first(std::uint32_t n, int from) {
     const __m256i place = _mm256_add_epi32(_mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0), _mm256_set1_epi32(from));
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), place);
+  }
+  static __m256i eight_of(const Lanes& lanes, int from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes.of + from));
+  }
+  static __m256i field(__m256i bytes, const BitField& field, int from) {
+    const __m256i x = _mm256_shuffle_epi8(bytes, eight_of(field.byte, from)),
+                  bits = eight_of(field.bits, from);
+    const __m256i up = _mm256_sllv_epi32(x, _mm256_sub_epi32(_mm256_set1_epi32(32), bits));
+    return _mm256_and_si256(_mm256_or_si256(_mm256_srlv_epi32(x, bits), up), eight_of(field.mask, from));
   }
   static __m256 upper_halves(const std::uint8_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));

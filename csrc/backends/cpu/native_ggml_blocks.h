@@ -3,10 +3,11 @@
 // function of another header: were one of those compiled with AVX-512 and merged by the linker, it would run
 // on machines without.
 //
-// A description's `decode<V>(block, sink)` gives the block's weights, 16 at a time, to sink.even(at, w) and
-// sink.odd(at, w) in turn, `at` being the first one's place in the block; sums that keep the two apart need
-// not wait for each other. Weights have the bits of GGML's own decoding to float: each product and sum is
-// rounded once, in its order. Layouts: shaders/lib/ggml_blocks.h.
+// Of blocks that lie side by side, 256 weights at most, a description's `prepare<V>(blocks, count, prepared)`
+// reads what the weights are decoded with, factors above all; `decode<V>(blocks, prepared, i, sink)` then
+// gives piece i of `piece_length` weights, 16 at a time, to sink.even(at, w) and sink.odd(at, w) in turn,
+// `at` being the first one's place in the piece; sums that keep the two apart need not wait for each other.
+// Weights have the bits of GGML's own decoding to float. Layouts: shaders/lib/ggml_blocks.h.
 //
 // V has
 //   Floats, 16 of them: zero(), splat(x), load(p), load_first(p, n) (zeros behind), store(p, x),
@@ -18,8 +19,12 @@
 //     fifth bit that comes apart, look_up4(p, i) with the low two in four floats;
 //   Bytes, 64 of them, in two halves: load64(p), load32_twice(p), down(x, first, second) (each half by its
 //   own
-//     number of bits; bits cross into the lower neighbour of a pair), keep(x, mask), up(x, bits) (of bytes
-//     whose upper bits are clear), either(a, b), minus(x, byte), store64(p, x), signed_floats(p): 16 of them.
+//     number of bits, up where that is negative; what comes out of a byte is in its neighbours), keep(x,
+//     mask), select(mask, a, b) (a's bits where the mask has ones, else b's), minus(x, byte), store64(p, x),
+//     signed_floats(p): 16 of them;
+//   factors: eight_halves(p, stride, to), eights(p): each of two halves eight times, fields(p, first,
+//   second): of two
+//     of sixteen bytes for each lane.
 #pragma once
 
 #include <metalane/params/ggml_types.h>
@@ -37,251 +42,333 @@ constexpr float kPairsOfBits[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2,
 constexpr float kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr float kDoubledFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+// Weights come from scales in memory: the processor then repeats one for all lanes as it loads it. Left to
+// itself, the compiler takes it out of the register that was stored, by shuffles, of which there is one a
+// cycle.
+template <class Stored>
+inline void through_memory(Stored& stored) {
+  __asm__("" : "+m"(stored));
+}
+
+// A number for each lane.
+struct alignas(64) Lanes {
+  std::uint32_t of[16] = {};
+  constexpr explicit Lanes(std::uint32_t (*number)(std::uint32_t lane)) {
+    for (std::uint32_t lane = 0; lane < 16; ++lane) of[lane] = number(lane);
+  }
+};
+
+// For each lane some bits of one of sixteen bytes: `mask` of it, rotated to the right by `bits` within 32.
+struct BitField {
+  Lanes byte, bits, mask;
+};
+
 // Of weights that are scale * level: the 16 that there are.
 template <class V>
-inline typename V::Floats scaled(const float* levels, float scale) {
+inline typename V::Floats scaled(const float* levels, const float& scale) {
   return V::multiply(V::load(levels), V::splat(scale));
 }
 
-// Of weights that are scale * q + shift.
+// Of weights that are scale * q + shift. Scales are a half by at most six bits and q has at most five, so
+// that the product is exact and one rounding gives the bits of two.
 template <class V>
-inline typename V::Floats affine(const float* levels, float scale, float shift) {
-  return V::add(scaled<V>(levels, scale), V::splat(shift));
+inline typename V::Floats affine(const float* levels, const float& scale, const float& shift) {
+  return V::multiply_add(V::load(levels), V::splat(scale), V::splat(shift));
 }
 
 // 32 weights in the low, then the high nibbles of 16 bytes.
 template <class V, class Sink>
-inline void decode_nibbles(const std::uint8_t* bytes, typename V::Floats table, std::uint32_t at,
-                           Sink& sink) {
+inline void decode_nibbles(const std::uint8_t* bytes, typename V::Floats table, Sink& sink) {
   const auto q = V::bytes(bytes);
-  sink.even(at, V::look_up16(table, q));
-  sink.odd(at + 16, V::look_up16(table, V::down(q, 4)));
+  sink.even(0, V::look_up16(table, q));
+  sink.odd(16, V::look_up16(table, V::down(q, 4)));
 }
 
-// The same with a fifth bit each.
+// The same with a fifth bit each, which come first.
 template <class V, class Sink>
-inline void decode_fives(const std::uint8_t* bits, const std::uint8_t* bytes, typename V::Floats first,
-                         typename V::Floats second, Sink& sink) {
-  const auto q = V::bytes(bytes);
+inline void decode_fives(const std::uint8_t* bits, typename V::Floats first, typename V::Floats second,
+                         Sink& sink) {
+  const auto q = V::bytes(bits + 4);
   sink.even(0, V::look_up32(first, second, q, bits));
   sink.odd(16, V::look_up32(first, second, V::down(q, 4), bits + 2));
 }
 
-// 64 weights of scale * q, whose signed bytes lie in `quants`; each 16 have their own scale.
-template <class V, class Sink>
-inline void multiply_16s(const std::int8_t* quants, const float* scales, std::uint32_t at, Sink& sink) {
-  for (std::uint32_t i = 0; i < 64; i += 32) {
-    sink.even(at + i, V::multiply(V::signed_floats(quants + i), V::splat(scales[i / 16])));
-    sink.odd(at + i + 16, V::multiply(V::signed_floats(quants + i + 16), V::splat(scales[i / 16 + 1])));
-  }
+// What eight blocks of 32 begin with.
+struct EightFactors {
+  alignas(32) float scale[8];
+  alignas(32) float shift[8];
+};
+
+template <class V>
+inline void read_halves(const std::uint8_t* first, std::uint32_t stride, std::uint32_t count, float* to) {
+  if (count == 8) return V::eight_halves(first, stride, to);
+  for (std::uint32_t i = 0; i < count; ++i) to[i] = V::half(first + i * stride);
 }
 
-// The 6-bit scales and minimums of Q4_K and Q5_K, eight each.
-struct ScalesAndMinimums {
-  float scale[8], minimum[8];
-};
-
-inline void read_scales_and_minimums(const std::uint8_t* packed, float d, float dmin, ScalesAndMinimums& to) {
-  for (int i = 0; i < 4; ++i) {
-    to.scale[i] = d * static_cast<float>(packed[i] & 63);
-    to.minimum[i] = -(dmin * static_cast<float>(packed[i + 4] & 63));
-    to.scale[i + 4] = d * static_cast<float>((packed[i + 8] & 15) | (packed[i] >> 6 << 4));
-    to.minimum[i + 4] = -(dmin * static_cast<float>((packed[i + 8] >> 4) | (packed[i + 4] >> 6 << 4)));
-  }
-}
-
-struct Q4_0 {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 18;
-  template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    decode_nibbles<V>(block + 2, scaled<V>(kNibblesMinus8, V::half(block)), 0, sink);
+// Blocks of 32 weights that begin with a scale and perhaps a shift.
+template <std::uint32_t bytes, bool shifted = false>
+struct Blocks32 {
+  static constexpr std::uint32_t block_length = 32, block_bytes = bytes, piece_length = 32;
+  using Prepared = EightFactors;
+  template <class V>
+  static void prepare(const std::uint8_t* blocks, std::uint32_t count, Prepared& to) {
+    read_halves<V>(blocks, bytes, count, to.scale);
+    if (shifted) read_halves<V>(blocks + 2, bytes, count, to.shift);
   }
 };
 
-struct Q4_1 {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 20;
+struct Q4_0 : Blocks32<18> {
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    decode_nibbles<V>(block + 4, affine<V>(kNibbles, V::half(block), V::half(block + 2)), 0, sink);
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    decode_nibbles<V>(blocks + i * block_bytes + 2, scaled<V>(kNibblesMinus8, factors.scale[i]), sink);
   }
 };
 
-struct Q5_0 {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 22;
+struct Q4_1 : Blocks32<20, true> {
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    const float d = V::half(block);
-    decode_fives<V>(block + 2, block + 6, scaled<V>(kNibblesMinus16, d), scaled<V>(kNibbles, d), sink);
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    decode_nibbles<V>(blocks + i * block_bytes + 4, affine<V>(kNibbles, factors.scale[i], factors.shift[i]),
+                      sink);
   }
 };
 
-struct Q5_1 {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 24;
+struct Q5_0 : Blocks32<22> {
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    const float d = V::half(block), m = V::half(block + 2);
-    decode_fives<V>(block + 4, block + 8, affine<V>(kNibbles, d, m), affine<V>(kNibblesPlus16, d, m), sink);
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    decode_fives<V>(blocks + i * block_bytes + 2, scaled<V>(kNibblesMinus16, factors.scale[i]),
+                    scaled<V>(kNibbles, factors.scale[i]), sink);
   }
 };
 
-struct Q8_0 {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 34;
+struct Q5_1 : Blocks32<24, true> {
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    const auto d = V::splat(V::half(block));
-    const auto* quants = reinterpret_cast<const std::int8_t*>(block + 2);
-    sink.even(0, V::multiply(V::signed_floats(quants), d));
-    sink.odd(16, V::multiply(V::signed_floats(quants + 16), d));
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    decode_fives<V>(blocks + i * block_bytes + 4, affine<V>(kNibbles, factors.scale[i], factors.shift[i]),
+                    affine<V>(kNibblesPlus16, factors.scale[i], factors.shift[i]), sink);
   }
 };
 
-struct Q2_K {
-  static constexpr std::uint32_t block_length = 256, block_bytes = 84;
+struct Q8_0 : Blocks32<34> {
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    // The four weights that each part of 16 has.
-    const auto packed = V::bytes(block);
-    const auto scales = V::multiply(V::splat(V::half(block + 80)), V::to_floats(V::low(packed, 4)));
-    const auto shifts = V::multiply(V::splat(-V::half(block + 82)), V::to_floats(V::down(packed, 4)));
-    alignas(64) float tables[64];
-    for (std::uint32_t i = 0; i < 4; ++i) {
-      V::store(tables + 16 * i,
-               V::add(V::multiply(V::repeat4(scales, i), V::load(kPairsOfBits)), V::repeat4(shifts, i)));
-    }
-    for (std::uint32_t half = 0; half < 2; ++half) {
-      const auto first = V::bytes(block + 16 + 32 * half), second = V::bytes(block + 32 + 32 * half);
-#pragma GCC unroll 4
-      for (std::uint32_t quarter = 0; quarter < 4; ++quarter) {
-        const std::uint32_t part = 8 * half + 2 * quarter;
-        sink.even(16 * part, V::look_up4(tables + 4 * part, V::down(first, 2 * quarter)));
-        sink.odd(16 * part + 16, V::look_up4(tables + 4 * part + 4, V::down(second, 2 * quarter)));
-      }
-    }
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    const auto* quants = reinterpret_cast<const std::int8_t*>(blocks + i * block_bytes + 2);
+    sink.even(0, V::multiply(V::signed_floats(quants), V::splat(factors.scale[i])));
+    sink.odd(16, V::multiply(V::signed_floats(quants + 16), V::splat(factors.scale[i])));
   }
 };
 
-struct Q3_K {
-  static constexpr std::uint32_t block_length = 256, block_bytes = 110;
-
-  static void read_scales(const std::uint8_t* packed, float d, float* scales) {
-    for (int j = 0; j < 16; ++j) {
-      const int low = packed[j % 8] >> (4 * (j / 8)) & 15, high = packed[8 + j % 4] >> (2 * (j / 4)) & 3;
-      scales[j] = d * static_cast<float>((low | high << 4) - 32);
-    }
-  }
-
+struct IQ4_NL : Blocks32<18> {
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    float scales[16];
-    read_scales(block + 96, V::half(block + 108), scales);
-    const auto third_bits = V::load32_twice(block);
-    alignas(64) std::int8_t quants[64];
-#pragma GCC unroll 4
-    for (std::uint32_t i = 0; i < 4; ++i) {  // 64 weights: two quarters of a half block
-      const std::uint32_t shift = 4 * (i % 2);
-      const auto low = V::keep(V::down(V::load32_twice(block + 32 + 32 * (i / 2)), shift, shift + 2), 3);
-      const auto high = V::up(V::keep(V::down(third_bits, 2 * i, 2 * i + 1), 1), 2);
-      V::store64(quants, V::minus(V::either(low, high), 4));
-      multiply_16s<V>(quants, scales + 4 * i, 64 * i, sink);
-    }
-  }
-};
-
-struct Q4_K {
-  static constexpr std::uint32_t block_length = 256, block_bytes = 144;
-  template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    ScalesAndMinimums factors;
-    read_scales_and_minimums(block + 4, V::half(block), V::half(block + 2), factors);
-    for (std::uint32_t run = 0; run < 4; ++run) {
-      const auto low = affine<V>(kNibbles, factors.scale[2 * run], factors.minimum[2 * run]);
-      const auto high = affine<V>(kNibbles, factors.scale[2 * run + 1], factors.minimum[2 * run + 1]);
-      const auto first = V::bytes(block + 16 + 32 * run), second = V::bytes(block + 32 + 32 * run);
-      sink.even(64 * run, V::look_up16(low, first));
-      sink.odd(64 * run + 16, V::look_up16(low, second));
-      sink.even(64 * run + 32, V::look_up16(high, V::down(first, 4)));
-      sink.odd(64 * run + 48, V::look_up16(high, V::down(second, 4)));
-    }
-  }
-};
-
-struct Q5_K {
-  static constexpr std::uint32_t block_length = 256, block_bytes = 176;
-  template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    ScalesAndMinimums factors;
-    read_scales_and_minimums(block + 4, V::half(block), V::half(block + 2), factors);
-    const auto fifth_bits = V::load32_twice(block + 16);
-    alignas(64) std::int8_t quants[64];
-#pragma GCC unroll 4
-    for (std::uint32_t run = 0; run < 4; ++run) {
-      const auto low = V::keep(V::down(V::load32_twice(block + 48 + 32 * run), 0, 4), 15);
-      const auto high = V::up(V::keep(V::down(fifth_bits, 2 * run, 2 * run + 1), 1), 4);
-      V::store64(quants, V::either(low, high));
-      for (std::uint32_t i = 0; i < 2; ++i) {
-        const auto scale = V::splat(factors.scale[2 * run + i]);
-        const auto minimum = V::splat(factors.minimum[2 * run + i]);
-        const std::uint32_t at = 64 * run + 32 * i;
-        sink.even(at, V::add(V::multiply(V::signed_floats(quants + 32 * i), scale), minimum));
-        sink.odd(at + 16, V::add(V::multiply(V::signed_floats(quants + 32 * i + 16), scale), minimum));
-      }
-    }
-  }
-};
-
-struct Q6_K {
-  static constexpr std::uint32_t block_length = 256, block_bytes = 210;
-  template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    alignas(64) float scales[16];
-    V::store(scales, V::multiply(V::signed_floats(reinterpret_cast<const std::int8_t*>(block + 192)),
-                                 V::splat(V::half(block + 208))));
-    alignas(64) std::int8_t quants[64];
-#pragma GCC unroll 4
-    for (std::uint32_t i = 0; i < 4; ++i) {  // 64 weights: two quarters of a half block
-      const std::uint32_t shift = 4 * (i % 2);
-      const auto low = V::keep(V::down(V::load64(block + 64 * (i / 2)), shift, shift), 15);
-      const auto high = V::keep(V::down(V::load32_twice(block + 128 + 32 * (i / 2)), shift, shift + 2), 3);
-      V::store64(quants, V::minus(V::either(low, V::up(high, 4)), 32));
-      multiply_16s<V>(quants, scales + 4 * i, 64 * i, sink);
-    }
-  }
-};
-
-struct IQ4_NL {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 18;
-  template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    decode_nibbles<V>(block + 2, scaled<V>(kIq4Levels, V::half(block)), 0, sink);
-  }
-};
-
-struct IQ4_XS {
-  static constexpr std::uint32_t block_length = 256, block_bytes = 136;
-  template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    const float d = V::half(block);
-    for (std::uint32_t run = 0; run < 8; ++run) {
-      const int low = block[4 + run / 2] >> (4 * (run % 2)) & 15;
-      const int high = block[2 + run / 4] >> (2 * (run % 4)) & 3;
-      const float scale = d * static_cast<float>((low | high << 4) - 32);
-      decode_nibbles<V>(block + 8 + 16 * run, scaled<V>(kIq4Levels, scale), 32 * run, sink);
-    }
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    decode_nibbles<V>(blocks + i * block_bytes + 2, scaled<V>(kIq4Levels, factors.scale[i]), sink);
   }
 };
 
 struct MXFP4 {
-  static constexpr std::uint32_t block_length = 32, block_bytes = 17;
-
-  // 2 ^ (e - 128), subnormal for e < 2.
-  static float half_power(std::uint32_t e) {
-    return __builtin_bit_cast(float, e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  static constexpr std::uint32_t block_length = 32, block_bytes = 17, piece_length = 32;
+  using Prepared = EightFactors;
+  // Scales are 2 ^ (e - 128), subnormal for e < 2.
+  template <class V>
+  static void prepare(const std::uint8_t* blocks, std::uint32_t count, Prepared& to) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t e = blocks[i * block_bytes];
+      to.scale[i] = __builtin_bit_cast(float, e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    }
   }
-
   template <class V, class Sink>
-  static void decode(const std::uint8_t* block, Sink& sink) {
-    decode_nibbles<V>(block + 1, scaled<V>(kDoubledFp4, half_power(block[0])), 0, sink);
+  static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    decode_nibbles<V>(blocks + i * block_bytes + 1, scaled<V>(kDoubledFp4, factors.scale[i]), sink);
   }
+};
+
+struct Q2_K {
+  static constexpr std::uint32_t block_length = 256, block_bytes = 84, piece_length = 128;
+  struct Prepared {
+    alignas(64) float weights[64];  // the four that each part of 16 has
+  };
+  template <class V>
+  static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
+    const auto packed = V::bytes(block);
+    const auto scales = V::multiply(V::splat(V::half(block + 80)), V::to_floats(V::low(packed, 4)));
+    const auto shifts = V::multiply(V::splat(-V::half(block + 82)), V::to_floats(V::down(packed, 4)));
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      V::store(to.weights + 16 * i,
+               V::multiply_add(V::repeat4(scales, i), V::load(kPairsOfBits), V::repeat4(shifts, i)));
+    }
+  }
+  template <class V, class Sink>
+  static void decode(const std::uint8_t* block, const Prepared& tables, std::uint32_t half, Sink& sink) {
+    const auto first = V::bytes(block + 16 + 32 * half), second = V::bytes(block + 32 + 32 * half);
+#pragma GCC unroll 4
+    for (std::uint32_t quarter = 0; quarter < 4; ++quarter) {
+      const float* const weights = tables.weights + 32 * half + 8 * quarter;
+      sink.even(32 * quarter, V::look_up4(weights, V::down(first, 2 * quarter)));
+      sink.odd(32 * quarter + 16, V::look_up4(weights + 4, V::down(second, 2 * quarter)));
+    }
+  }
+};
+
+// A block whose parts of 16 have signed bytes and scales.
+struct SixteenParts {
+  alignas(64) std::int8_t quants[256];
+  alignas(64) float scales[16];
+};
+
+// Parts 2 * pair and 2 * pair + 1.
+template <class V, class Sink>
+inline void decode_parts(const SixteenParts& parts, std::uint32_t pair, Sink& sink) {
+  const std::int8_t* const quants = parts.quants + 32 * pair;
+  sink.even(0, V::multiply(V::signed_floats(quants), V::splat(parts.scales[2 * pair])));
+  sink.odd(16, V::multiply(V::signed_floats(quants + 16), V::splat(parts.scales[2 * pair + 1])));
+}
+
+struct Q3_K {
+  static constexpr std::uint32_t block_length = 256, block_bytes = 110, piece_length = 32;
+  using Prepared = SixteenParts;
+  template <class V>
+  static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
+    const auto codes = V::to_floats(V::fields(block + 94, low, high));
+    V::store(to.scales, V::multiply(V::add(codes, V::splat(-32.0f)), V::splat(V::half(block + 108))));
+    const auto third_bits = V::load32_twice(block);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // 64 weights: two quarters of a half block
+      const auto two_bits = V::down(V::load32_twice(block + 32 + 32 * (i / 2)), 4 * (i % 2), 4 * (i % 2) + 2);
+      const auto third = V::down(third_bits, 2 * i - 2, 2 * i - 1);
+      V::store64(to.quants + 64 * i, V::minus(V::keep(V::select(3, two_bits, third), 7), 4));
+    }
+  }
+  template <class V, class Sink>
+  static void decode(const std::uint8_t*, const Prepared& parts, std::uint32_t pair, Sink& sink) {
+    decode_parts<V>(parts, pair, sink);
+  }
+
+ private:
+  // Six-bit codes of sixteen parts, in bytes 2 to 13 of the last sixteen: nibbles of the first eight bytes,
+  // and above them pairs of bits of the other four.
+  static constexpr BitField low = {Lanes([](std::uint32_t lane) { return 2 + lane % 8; }),
+                                   Lanes([](std::uint32_t lane) { return 4 * (lane / 8); }),
+                                   Lanes([](std::uint32_t) { return 0x0fu; })};
+  static constexpr BitField high = {Lanes([](std::uint32_t lane) { return 10 + lane % 4; }),
+                                    Lanes([](std::uint32_t lane) { return (28 + 2 * (lane / 4)) % 32; }),
+                                    Lanes([](std::uint32_t) { return 0x30u; })};
+};
+
+// Factors of the eight runs of 32 of Q4_K and Q5_K: scales, then minimums to be added.
+struct RunFactors {
+  alignas(64) float of[16];
+
+  template <class V>
+  void read(const std::uint8_t* block) {
+    const auto halves = V::multiply(V::eights(block), V::load(kScalesThenMinimums));
+    V::store(of, V::multiply(V::to_floats(V::fields(block, low, high)), halves));
+  }
+  const float& scale(std::uint32_t run) const { return of[run]; }
+  const float& minimum(std::uint32_t run) const { return of[8 + run]; }
+
+ private:
+  static constexpr float kScalesThenMinimums[16] = {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1};
+  // Six-bit codes in bytes 4 to 15: the first four of either have a byte, the others a nibble and the two
+  // bits at the top of one of those.
+  static constexpr BitField low = {
+      Lanes([](std::uint32_t lane) { return lane % 8 < 4 ? 4 + 4 * (lane / 8) + lane % 8 : 8 + lane % 8; }),
+      Lanes([](std::uint32_t lane) { return lane % 8 < 4 || lane < 8 ? 0u : 4u; }),
+      Lanes([](std::uint32_t lane) { return lane % 8 < 4 ? 0x3fu : 0x0fu; })};
+  static constexpr BitField high = {Lanes([](std::uint32_t lane) { return 4 + 4 * (lane / 8) + lane % 4; }),
+                                    Lanes([](std::uint32_t) { return 2u; }),
+                                    Lanes([](std::uint32_t lane) { return lane % 8 < 4 ? 0u : 0x30u; })};
+};
+
+struct Q4_K {
+  static constexpr std::uint32_t block_length = 256, block_bytes = 144, piece_length = 64;
+  using Prepared = RunFactors;
+  template <class V>
+  static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
+    to.read<V>(block);
+  }
+  template <class V, class Sink>
+  static void decode(const std::uint8_t* block, const Prepared& factors, std::uint32_t i, Sink& sink) {
+    // Two runs: low and high nibbles of 32 bytes.
+    const auto low = affine<V>(kNibbles, factors.scale(2 * i), factors.minimum(2 * i));
+    const auto high = affine<V>(kNibbles, factors.scale(2 * i + 1), factors.minimum(2 * i + 1));
+    const auto first = V::bytes(block + 16 + 32 * i), second = V::bytes(block + 32 + 32 * i);
+    sink.even(0, V::look_up16(low, first));
+    sink.odd(16, V::look_up16(low, second));
+    sink.even(32, V::look_up16(high, V::down(first, 4)));
+    sink.odd(48, V::look_up16(high, V::down(second, 4)));
+  }
+};
+
+struct Q5_K {
+  static constexpr std::uint32_t block_length = 256, block_bytes = 176, piece_length = 32;
+  struct Prepared {
+    RunFactors factors;
+    alignas(64) std::int8_t quants[256];
+  };
+  template <class V>
+  static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
+    to.factors.read<V>(block);
+    const auto fifth_bits = V::load32_twice(block + 16);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // two runs
+      const auto nibbles = V::down(V::load32_twice(block + 48 + 32 * i), 0, 4);
+      const auto fifth = V::down(fifth_bits, 2 * i - 4, 2 * i - 3);
+      V::store64(to.quants + 64 * i, V::keep(V::select(15, nibbles, fifth), 31));
+    }
+  }
+  template <class V, class Sink>
+  static void decode(const std::uint8_t*, const Prepared& prepared, std::uint32_t run, Sink& sink) {
+    const std::int8_t* const quants = prepared.quants + 32 * run;
+    const auto scale = V::splat(prepared.factors.scale(run));
+    const auto minimum = V::splat(prepared.factors.minimum(run));
+    sink.even(0, V::multiply_add(V::signed_floats(quants), scale, minimum));
+    sink.odd(16, V::multiply_add(V::signed_floats(quants + 16), scale, minimum));
+  }
+};
+
+struct Q6_K {
+  static constexpr std::uint32_t block_length = 256, block_bytes = 210, piece_length = 32;
+  using Prepared = SixteenParts;
+  template <class V>
+  static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
+    V::store(to.scales, V::multiply(V::signed_floats(reinterpret_cast<const std::int8_t*>(block + 192)),
+                                    V::splat(V::half(block + 208))));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // 64 weights: two quarters of a half block
+      const auto low = V::down(V::load64(block + 64 * (i / 2)), 4 * (i % 2), 4 * (i % 2));
+      const auto high =
+          V::down(V::load32_twice(block + 128 + 32 * (i / 2)), 4 * (i % 2) - 4, 4 * (i % 2) - 2);
+      V::store64(to.quants + 64 * i, V::minus(V::keep(V::select(15, low, high), 63), 32));
+    }
+  }
+  template <class V, class Sink>
+  static void decode(const std::uint8_t*, const Prepared& parts, std::uint32_t pair, Sink& sink) {
+    decode_parts<V>(parts, pair, sink);
+  }
+};
+
+struct IQ4_XS {
+  static constexpr std::uint32_t block_length = 256, block_bytes = 136, piece_length = 32;
+  struct Prepared {
+    alignas(64) float scales[16];  // of eight runs of 32
+  };
+  template <class V>
+  static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
+    const auto codes = V::to_floats(V::fields(block, low, high));
+    V::store(to.scales, V::multiply(V::add(codes, V::splat(-32.0f)), V::splat(V::half(block))));
+  }
+  template <class V, class Sink>
+  static void decode(const std::uint8_t* block, const Prepared& prepared, std::uint32_t run, Sink& sink) {
+    decode_nibbles<V>(block + 8 + 16 * run, scaled<V>(kIq4Levels, prepared.scales[run]), sink);
+  }
+
+ private:
+  // Six-bit codes of eight runs: nibbles from byte 4 on, and above them pairs of bits from byte 2 on.
+  static constexpr BitField low = {Lanes([](std::uint32_t lane) { return 4 + lane % 8 / 2; }),
+                                   Lanes([](std::uint32_t lane) { return 4 * (lane % 2); }),
+                                   Lanes([](std::uint32_t) { return 0x0fu; })};
+  static constexpr BitField high = {Lanes([](std::uint32_t lane) { return 2 + lane % 8 / 4; }),
+                                    Lanes([](std::uint32_t lane) { return (28 + 2 * (lane % 4)) % 32; }),
+                                    Lanes([](std::uint32_t) { return 0x30u; })};
 };
 
 // Types that are no blocks, 16 elements at a time; of the last ones of a row fewer may be there.

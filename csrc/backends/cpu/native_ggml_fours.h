@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "backends/cpu/native_ggml_blocks.h"
+
 namespace metalane::cpu {
 namespace {
 
@@ -86,6 +88,15 @@ struct Fours {
     for (int i = 0; i < 4; ++i) x.of[i] = Int4{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]};
     return x;
   }
+  static Ints fields(const std::uint8_t* p, const BitField& first, const BitField& second) {
+    const auto field = [p](const BitField& field, int lane) {
+      const std::uint32_t byte = p[field.byte.of[lane]], bits = field.bits.of[lane];
+      return (byte >> bits | byte << (32 - bits) % 32) & field.mask.of[lane];
+    };
+    Ints x;
+    for (int lane = 0; lane < 16; ++lane) x.of[lane / 4][lane % 4] = field(first, lane) | field(second, lane);
+    return x;
+  }
   static Ints down(Ints x, std::uint32_t bits) {
     for (Int4& four : x.of) four >>= bits;
     return x;
@@ -113,20 +124,23 @@ struct Fours {
     x.of[3] = x.of[1];
     return x;
   }
-  static Bytes down(Bytes x, std::uint32_t first, std::uint32_t second) {
-    for (int i = 0; i < 4; ++i) x.of[i] >>= static_cast<std::uint16_t>(i < 2 ? first : second);
+  static Bytes down(Bytes x, int first, int second) {
+    for (int i = 0; i < 4; ++i) {
+      const int bits = i < 2 ? first : second;
+      if (bits < 0)
+        x.of[i] <<= static_cast<std::uint16_t>(-bits);
+      else
+        x.of[i] >>= static_cast<std::uint16_t>(bits);
+    }
     return x;
   }
   static Bytes keep(Bytes x, std::uint8_t mask) {
     for (Short8& eight : x.of) eight &= static_cast<std::uint16_t>(mask * 0x0101);
     return x;
   }
-  static Bytes up(Bytes x, std::uint32_t bits) {
-    for (Short8& eight : x.of) eight <<= static_cast<std::uint16_t>(bits);
-    return x;
-  }
-  static Bytes either(Bytes a, Bytes b) {
-    for (int i = 0; i < 4; ++i) a.of[i] |= b.of[i];
+  static Bytes select(std::uint8_t mask, Bytes a, Bytes b) {
+    const auto bits = static_cast<std::uint16_t>(mask * 0x0101);
+    for (int i = 0; i < 4; ++i) a.of[i] = (a.of[i] & bits) | (b.of[i] & static_cast<std::uint16_t>(~bits));
     return a;
   }
   static Bytes minus(Bytes x, std::uint8_t byte) {

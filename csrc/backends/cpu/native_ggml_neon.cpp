@@ -24,6 +24,13 @@ struct Neon : Fours {
     __builtin_memcpy(&one, p, sizeof one);
     return one;
   }
+  static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
+    for (std::uint32_t i = 0; i < 8; ++i) to[i] = half(p + i * stride);
+  }
+  static Floats eights(const std::uint8_t* p) {
+    const Float4 first = splat(half(p)).of[0], second = splat(half(p + 2)).of[0];
+    return {{first, first, second, second}};
+  }
   static Floats load_half(const std::uint8_t* p) {
     Floats x;
     for (int i = 0; i < 4; ++i) x.of[i] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * i)));

@@ -25,6 +25,13 @@ struct Portable : Fours {
     if ((half & 0x7c00) == 0x7c00) bits = moved | 0x7f800000;  // infinite or NaN
     return __builtin_bit_cast(float, bits | (half & 0x8000u) << 16);
   }
+  static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
+    for (std::uint32_t i = 0; i < 8; ++i) to[i] = half(p + i * stride);
+  }
+  static Floats eights(const std::uint8_t* p) {
+    const Float4 first = splat(half(p)).of[0], second = splat(half(p + 2)).of[0];
+    return {{first, first, second, second}};
+  }
   static Floats load_half(const std::uint8_t* p) {
     float all[16];
     for (int i = 0; i < 16; ++i) all[i] = half(p + 2 * i);

@@ -30,6 +30,24 @@ constexpr bool fits(std::uint64_t size, std::uint64_t count, std::uint64_t each)
   return !__builtin_mul_overflow(count, each, &bytes) && bytes <= size;
 }
 
+// Weights of a row that are decoded together: one large block, or eight small ones.
+constexpr std::uint32_t stretch = 256;
+
+// Takes the weights of a block that begins at `at`.
+template <class Sink>
+struct Shifted {
+  Sink& sink;
+  std::uint32_t at;
+  template <class Floats>
+  void even(std::uint32_t place, Floats w) {
+    sink.even(at + place, w);
+  }
+  template <class Floats>
+  void odd(std::uint32_t place, Floats w) {
+    sink.odd(at + place, w);
+  }
+};
+
 // Gives elements [begin, end) of a row to `sink`; begin is a multiple of 256, end is one or the row's end.
 // What a type without blocks has left over behind the last 16 goes to sink.rest(at, w, n).
 template <class V, class Type, class Sink>
@@ -49,14 +67,16 @@ inline void decode_row(const std::uint8_t* row, std::uint32_t begin, std::uint32
       sink.rest(at, first_of_sixteen<V, Type>(elements, end - at), end - at);
     }
   } else {
-    for (std::uint32_t at = begin; at < end; at += Type::block_length) {
-      struct {
-        Sink& whole;
-        std::uint32_t at;
-        void even(std::uint32_t place, typename V::Floats w) { whole.even(at + place, w); }
-        void odd(std::uint32_t place, typename V::Floats w) { whole.odd(at + place, w); }
-      } block{sink, at};
-      Type::template decode<V>(row + row_bytes<Type>(at), block);
+    for (std::uint32_t at = begin; at < end; at += stretch) {
+      const std::uint8_t* const blocks = row + row_bytes<Type>(at);
+      const std::uint32_t count = least(end - at, stretch) / Type::block_length;
+      typename Type::Prepared prepared;
+      Type::template prepare<V>(blocks, count, prepared);
+      through_memory(prepared);
+      for (std::uint32_t i = 0; i < count * Type::block_length / Type::piece_length; ++i) {
+        Shifted<Sink> piece{sink, at + i * Type::piece_length};
+        Type::template decode<V>(blocks, prepared, i, piece);
+      }
     }
   }
 }
@@ -76,7 +96,7 @@ struct Store {
 template <class V, std::uint32_t inputs>
 struct Multiply {
   typename V::Floats sums[inputs][2];
-  const float* const* input;
+  const float* input[inputs];
 
   void even(std::uint32_t at, typename V::Floats w) { add<0>(at, w); }
   void odd(std::uint32_t at, typename V::Floats w) { add<1>(at, w); }
@@ -93,20 +113,58 @@ struct Multiply {
   }
 };
 
+// Asks for what will be read of a row when a stretch of it is about to be, or, near its end, for the
+// beginning of the row that follows in its place. Several rows at a time, each in pages of its own, are more
+// than the processor foresees by itself.
+template <class Type>
+inline void fetch_ahead(const std::uint8_t* row, std::uint32_t at, std::uint32_t k, std::uint32_t rows) {
+  constexpr std::uint64_t distance = 512, line = 64,
+                          of_stretch = stretch / Type::block_length * Type::block_bytes;
+  std::uint64_t ahead = row_bytes<Type>(at) + distance;
+  if (ahead >= row_bytes<Type>(k)) ahead += (rows - 1) * row_bytes<Type>(k);
+#pragma GCC unroll 16
+  for (std::uint64_t i = 0; i < of_stretch; i += line) __builtin_prefetch(row + ahead + i);
+}
+
+// Multiplies a stretch of each row, or what is there of it. What blocks are decoded with is ready for all
+// rows before the first needs it; small blocks of the rows take turns, so that no sum waits for itself.
+template <class V, class Type, std::uint32_t inputs, std::uint32_t rows>
+inline void multiply_stretch(const std::uint8_t* weight, std::uint64_t row_bytes, std::uint32_t at,
+                             std::uint32_t count, Multiply<V, inputs> (&row)[rows]) {
+  typename Type::Prepared prepared[rows];
+  for (std::uint32_t r = 0; r < rows; ++r)
+    Type::template prepare<V>(weight + r * row_bytes, count, prepared[r]);
+  through_memory(prepared);
+  for (std::uint32_t i = 0; i < count * Type::block_length / Type::piece_length; ++i) {
+#pragma GCC unroll 4
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      Shifted<Multiply<V, inputs>> piece{row[r], at + i * Type::piece_length};
+      Type::template decode<V>(weight + r * row_bytes, prepared[r], i, piece);
+    }
+  }
+}
+
 // outputs[i][r] = input i times row r, for `rows` rows from `weight` on.
 template <class V, class Type, std::uint32_t inputs, std::uint32_t rows>
 inline void multiply_rows(const std::uint8_t* weight, std::uint32_t k, const float* const* input,
                           float* const* outputs, std::uint32_t first_output) {
   Multiply<V, inputs> row[rows];
   for (std::uint32_t r = 0; r < rows; ++r) {
-    row[r].input = input;
-    for (std::uint32_t i = 0; i < inputs; ++i) row[r].sums[i][0] = row[r].sums[i][1] = V::zero();
+    for (std::uint32_t i = 0; i < inputs; ++i) {
+      row[r].input[i] = input[i];
+      row[r].sums[i][0] = row[r].sums[i][1] = V::zero();
+    }
   }
   // A stretch of the inputs stays in the cache while all rows take it.
-  constexpr std::uint32_t stretch = 256;
   for (std::uint32_t at = 0; at < k; at += stretch) {
-    for (std::uint32_t r = 0; r < rows; ++r) {
-      decode_row<V, Type>(weight + r * row_bytes<Type>(k), at, least(at + stretch, k), row[r]);
+    const std::uint32_t end = least(at + stretch, k);
+    for (std::uint32_t r = 0; r < rows; ++r) fetch_ahead<Type>(weight + r * row_bytes<Type>(k), at, k, rows);
+    if constexpr (Type::block_length == 1) {
+      for (std::uint32_t r = 0; r < rows; ++r)
+        decode_row<V, Type>(weight + r * row_bytes<Type>(k), at, end, row[r]);
+    } else {
+      multiply_stretch<V, Type>(weight + row_bytes<Type>(at), row_bytes<Type>(k), at,
+                                (end - at) / Type::block_length, row);
     }
   }
   for (std::uint32_t i = 0; i < inputs; ++i) {

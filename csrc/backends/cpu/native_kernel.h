@@ -13,8 +13,7 @@ enum class Isa : std::uint8_t {
   baseline,
   neon,
   avx2,
-  avx512,
-  avx512_vnni
+  avx512
 };  // what a variant needs; baseline runs everywhere
 
 // One launch as a native kernel sees it: `buffer(i)` is what is bound at [[buffer(i)]] (bytes included).
@@ -23,8 +22,7 @@ struct NativeLaunch {
   const std::uint64_t* sizes = nullptr;  // bytes bound at each index
   std::uint32_t grid[3] = {1, 1, 1};     // threadgroups (whole grid), as launched
   std::uint32_t threads_per_threadgroup[3] = {1, 1, 1};
-  std::uint32_t threads = 1;        // worker threads that the device has
-  std::uint8_t* scratch = nullptr;  // the worker's own: see NativeKernel::scratch
+  std::uint32_t threads = 1;  // worker threads that the device has
 
   template <typename T>
   T* buffer(int index) const {
@@ -36,18 +34,13 @@ struct NativeLaunch {
   }
 };
 
-// Bytes at the head of a worker's scratch that are zero when its first task of a launch begins.
-constexpr std::uint64_t kScratchHeader = 128;
-
 // A launch is cut into `tasks(launch)` independent pieces; `run` does one. Tasks run at once on several
-// threads, in any order; results must not depend on that. Where there is `scratch`, each worker has that many
-// bytes, at a multiple of 64, for what its tasks of one launch share. None of them throws or allocates.
+// threads, in any order; results must not depend on that. Neither throws nor allocates.
 struct NativeKernel {
   const char* name;
   Isa isa;
   std::uint32_t (*tasks)(const NativeLaunch& launch);
   void (*run)(const NativeLaunch& launch, std::uint32_t task);
-  std::uint64_t (*scratch)(const NativeLaunch& launch) = nullptr;
 };
 
 // All native kernels, best instruction set first for each name. One line a family in native_kernels.cpp,

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -52,25 +51,11 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   using Clock = std::chrono::steady_clock;
   enum class StopReason : std::uint8_t { none, failed, timeout, cancelled };
 
-  // Memory at a multiple of 64 that grows as launches need it.
-  struct Scratch {
-    struct Free {
-      void operator()(std::uint8_t* bytes) const { ::operator delete(bytes, alignment); }
-    };
-    static constexpr std::align_val_t alignment{64};
-    std::unique_ptr<std::uint8_t, Free> bytes;
-    std::uint64_t size = 0;
-
-    bool reserve(std::uint64_t nbytes);
-  };
-
   struct Worker {
     explicit Worker(const AtomicFlag& stop) : runner(stop), guard(runner) {}
     ThreadgroupRunner runner;
     FaultGuard guard;
     bool ready = false;
-    NativeLaunch native;  // the job's, with this worker's scratch
-    Scratch scratch;
     std::atomic<int> processor{-1};  // where it began its part of a shared launch; -1: it has none
     std::thread thread;
   };
@@ -110,7 +95,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   bool go_on_after(Worker& worker, ThreadgroupRunner::Outcome outcome, std::uint64_t at);
   void end_check();
   bool set_grid();
-  bool set_native_tasks();
+  void set_native_tasks();
   bool worth_sharing() const;
   void share_job();
   void join_helpers();

@@ -45,7 +45,7 @@ void WorkerPool::run_launch(Worker& worker, const CommandList& list, std::size_t
     return;
   }
   if (!set_grid()) return;
-  if (record.pipeline->native != nullptr && !set_native_tasks()) return;
+  if (record.pipeline->native != nullptr) set_native_tasks();
   if (job_.total == 0) return;
   if (record.pipeline->checked != nullptr) {
     run_checked(worker, number);
@@ -111,17 +111,7 @@ bool WorkerPool::set_grid() {
   return true;
 }
 
-bool WorkerPool::Scratch::reserve(std::uint64_t nbytes) {
-  if (nbytes <= size) return true;
-  bytes.reset();
-  bytes.reset(static_cast<std::uint8_t*>(::operator new(nbytes, alignment, std::nothrow)));
-  size = bytes ? nbytes : 0;
-  return bytes != nullptr;
-}
-
-// Fails the submission where there is no memory for the workers' scratch.
-bool WorkerPool::set_native_tasks() {
-  const NativeKernel& kernel = *job_.record->pipeline->native;
+void WorkerPool::set_native_tasks() {
   NativeLaunch& native = job_.native;
   native.buffers = job_.launch.buffers;
   native.sizes = job_.record->sizes;
@@ -130,18 +120,8 @@ bool WorkerPool::set_native_tasks() {
     native.threads_per_threadgroup[axis] = job_.nominal[axis];
   }
   native.threads = static_cast<std::uint32_t>(workers_.size());
-  if (job_.total != 0) job_.total = kernel.tasks(native);
+  if (job_.total != 0) job_.total = job_.record->pipeline->native->tasks(native);
   job_.chunk = 1;
-  if (job_.total == 0 || kernel.scratch == nullptr) return true;
-  const std::uint64_t nbytes = kernel.scratch(native);
-  for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (!worker->scratch.reserve(nbytes)) {
-      fail("out-of-memory", true,
-           kernel_name() + ": no memory for a worker's scratch of " + std::to_string(nbytes) + " bytes");
-      return false;
-    }
-  }
-  return true;
 }
 
 // A helper that sleeps takes some 10 us to arrive; native kernels cut themselves into pieces worth a thread.
@@ -155,13 +135,6 @@ bool WorkerPool::worth_sharing() const {
 void WorkerPool::participate(Worker& worker) {
   std::uint64_t at = 0;
   auto outcome = ThreadgroupRunner::Outcome::done;
-  if (const NativeKernel* const kernel = job_.record->pipeline->native) {
-    worker.native = job_.native;
-    if (kernel->scratch != nullptr) {
-      worker.native.scratch = worker.scratch.bytes.get();
-      std::memset(worker.native.scratch, 0, kScratchHeader);
-    }
-  }
   worker.guard.arm(job_.record->pipeline->native == nullptr);
   while (outcome == ThreadgroupRunner::Outcome::done) {
     const std::uint64_t begin = job_.next.fetch_add(job_.chunk, std::memory_order_relaxed);
@@ -178,7 +151,7 @@ ThreadgroupRunner::Outcome WorkerPool::run_chunk(Worker& worker, std::uint64_t b
   auto outcome = ThreadgroupRunner::Outcome::done;
   if (pipeline.native != nullptr) {
     for (at = begin; at < end; ++at) {
-      const NativeTask task = {pipeline.native, &worker.native, static_cast<std::uint32_t>(at)};
+      const NativeTask task = {pipeline.native, &job_.native, static_cast<std::uint32_t>(at)};
       outcome = worker.runner.run_function(&run_native_task, &task);
       if (outcome != ThreadgroupRunner::Outcome::done) break;
     }

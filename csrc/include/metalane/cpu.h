@@ -14,8 +14,8 @@ namespace metalane::cpu {
 // by its affinity and its container's quota. Throws ArgumentError above 4,096.
 METALANE_API void set_thread_count(std::uint64_t count);
 
-// What DeviceOptions::isa may name on this processor, the fastest first. A device takes the first but
-// avx512_vnni, whose mat-vec is less accurate for some weights (docs/ggml.md), by itself.
+// What DeviceOptions::isa may name on this processor, the fastest first, which a device takes by
+// itself.
 METALANE_API std::vector<std::string> instruction_sets();
 
 struct KernelCacheInfo {
