@@ -151,6 +151,9 @@ class InFlightSlot:
 
     async def __aenter__(self) -> InFlightSlot:
         self._begin()
+        if self._timeout == 0:  # wait_for would give up before it asks
+            self._place = self._limit._acquire(0.0)
+            return self
         try:
             self._place = await asyncio.wait_for(_channel().place(self._limit), self._timeout)
         except asyncio.TimeoutError:
@@ -193,15 +196,22 @@ class _Callbacks:
             for number in self._queue.take():
                 with self._lock:
                     ticket, function = self._waiting.pop(number)
-                _call(function, ticket)
+                try:
+                    _call(function, ticket)
+                except BaseException:  # sys.exit(), say: this thread is not the callback's to end
+                    _log_raised(ticket)
                 del ticket, function  # nothing is kept until the next one comes
+
+
+def _log_raised(ticket: Ticket) -> None:
+    _logger.exception("a callback of %r raised", ticket)
 
 
 def _call(function: Callable[[Ticket], object], ticket: Ticket) -> None:
     try:
         function(ticket)
     except Exception:
-        _logger.exception("a callback of %r raised", ticket)
+        _log_raised(ticket)
 
 
 _callbacks: _Callbacks | None = None

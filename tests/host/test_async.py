@@ -339,14 +339,15 @@ def test_a_callback_of_a_finished_ticket_runs_at_once(work: Work) -> None:
     assert calls == [(ticket, threading.get_ident())]
 
 
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 def test_a_callback_that_raises_is_logged_and_the_next_one_runs(
-    work: Work, caplog: pytest.LogCaptureFixture
+    work: Work, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     done = threading.Event()
     gate, ticket = work.held(), work.quick()
 
     def fail(given: metalane.Ticket) -> None:
-        raise KeyError("planted")
+        raise kind("planted")
 
     with caplog.at_level(logging.ERROR, logger="metalane"):
         gate.add_done_callback(fail)
@@ -494,6 +495,22 @@ def test_timeouts_of_places(work: Work) -> None:
 
         asyncio.run(main())
         assert (limit.in_flight, limit.waiting) == (1, 0)
+
+
+def test_a_timeout_of_0_takes_what_is_free(work: Work) -> None:
+    limit = metalane.InFlightLimit(1)
+
+    async def main() -> None:
+        async with limit.slot(timeout=0):
+            assert limit.in_flight == 1
+            with pytest.raises(metalane.TimeoutError, match=r"InFlightLimit\.slot.* 0 s"):
+                async with limit.slot(timeout=0):
+                    pass
+
+    asyncio.run(main())
+    with limit.slot(timeout=0), pytest.raises(metalane.TimeoutError), limit.slot(timeout=0):
+        pass
+    assert (limit.in_flight, limit.waiting) == (0, 0)
 
 
 def test_wrong_use_of_slots(work: Work) -> None:
