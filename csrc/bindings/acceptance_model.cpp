@@ -2,11 +2,36 @@
 #include <metalane/ops/acceptance_model.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
+
 #include "bindings/bindings.h"
+#include "bindings/checked_arguments.h"
 
 namespace metalane::python {
 
 using namespace nb::literals;
+
+namespace {
+
+double number_from(nb::handle value, const char* op, const char* argument) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    clear_refusal();
+    throw DTypeError(op, argument, "a number", repr_of(value) + " (" + type_name_of(value) + ")");
+  }
+  return number;
+}
+
+std::uint32_t position_from(nb::handle value, const char* op) {
+  const std::uint64_t position = u64_from(value, op, "position");
+  if (position > std::numeric_limits<std::uint32_t>::max()) {
+    throw ArgumentError(op, "position", "below " + std::to_string(DFLASH2_MAX_POSITIONS),
+                        std::to_string(position));
+  }
+  return static_cast<std::uint32_t>(position);
+}
+
+}  // namespace
 
 void bind_acceptance_model(nb::module_& module) {
   nb::class_<AcceptanceCalibration>(
@@ -24,11 +49,25 @@ void bind_acceptance_model(nb::module_& module) {
                               "See metalane.ops.acceptance_model.AcceptanceModel.")
       .def(
           "__init__",
-          [](AcceptanceModel* self, double forgetting, double damping, std::size_t capacity) {
-            new (self) AcceptanceModel(AcceptanceOptions{forgetting, damping, capacity});
+          [](AcceptanceModel* self, nb::handle forgetting, nb::handle damping, nb::handle capacity) {
+            constexpr const char* op = "AcceptanceModel";
+            new (self) AcceptanceModel(AcceptanceOptions{number_from(forgetting, op, "forgetting"),
+                                                         number_from(damping, op, "damping"),
+                                                         u64_from(capacity, op, "capacity")});
           },
-          "forgetting"_a, "damping"_a, "capacity"_a)
-      .def("observe", &AcceptanceModel::observe, "position"_a, "confidence"_a, "accepted"_a, nb::lock_self())
+          "forgetting"_a.none(), "damping"_a.none(), "capacity"_a.none(),
+          nb::sig("def __init__(self, forgetting: float, damping: float, capacity: int) -> None"))
+      .def(
+          "observe",
+          [](AcceptanceModel& self, nb::handle position, nb::handle confidence, nb::handle accepted) {
+            constexpr const char* op = "AcceptanceModel.observe";
+            self.observe(position_from(position, op),
+                         static_cast<float>(number_from(confidence, op, "confidence")),
+                         flag_from(accepted, op, "accepted"));
+          },
+          "position"_a.none(), "confidence"_a.none(), "accepted"_a.none(),
+          nb::sig("def observe(self, position: int, confidence: float, accepted: bool) -> None"),
+          nb::lock_self())
       .def(
           "observe_verified",
           [](AcceptanceModel& self, const std::vector<float>& confidence,
@@ -37,7 +76,15 @@ void bind_acceptance_model(nb::module_& module) {
           },
           "confidence"_a, "accepted"_a, "verify_rows"_a, nb::lock_self())
       .def("fit", &AcceptanceModel::fit, nb::lock_self())
-      .def("probability", &AcceptanceModel::probability, "position"_a, "confidence"_a, nb::lock_self())
+      .def(
+          "probability",
+          [](const AcceptanceModel& self, nb::handle position, nb::handle confidence) {
+            constexpr const char* op = "AcceptanceModel.probability";
+            return self.probability(position_from(position, op),
+                                    static_cast<float>(number_from(confidence, op, "confidence")));
+          },
+          "position"_a.none(), "confidence"_a.none(),
+          nb::sig("def probability(self, position: int, confidence: float) -> float"), nb::lock_self())
       .def("calibration", &AcceptanceModel::calibration, nb::lock_self())
       .def_prop_ro("slope", &AcceptanceModel::slope)
       .def_prop_ro("intercepts", [](const AcceptanceModel& self) {

@@ -18,10 +18,9 @@ std::string text_from(nb::handle value, const char* op, const char* argument) {
 }
 
 bool flag_from(nb::handle value, const char* op, const char* argument) {
-  if (PyBool_Check(value.ptr()) == 0) {
-    throw DTypeError(op, argument, "True or False", repr_of(value) + " (" + type_name_of(value) + ")");
-  }
-  return value.is(nb::handle(Py_True));
+  if (PyBool_Check(value.ptr()) != 0) return value.is(nb::handle(Py_True));
+  if (is_numpy_bool(value)) return PyObject_IsTrue(value.ptr()) == 1;
+  throw DTypeError(op, argument, "True or False", repr_of(value) + " (" + type_name_of(value) + ")");
 }
 
 std::string path_from(nb::handle value, const char* op, const char* argument) {

@@ -251,6 +251,20 @@ def test_params_carry_the_fit() -> None:
         (lambda model: model.observe_verified([[0.5, 0.5]], [3], [3]), r"accepted\[0\] must be at most the 2"),
         (lambda model: model.observe_verified([[0.5, 0.5]], [0], [3, 3]), "verify_rows must be 1 lanes"),
         (lambda model: model.observe_verified([0.5, 0.5, 0.5], [0, 0], [2, 2]), "confidence must be 2 lanes"),
+        (lambda model: model.observe_verified([[0.5]], [-1], [2]), "verified: accepted must be 0 to .* got -1"),
+        (lambda model: model.observe_verified([[0.5]], [1], [1 << 32]), "verify_rows must be 0 to .* got 4294967296"),
+        (lambda model: model.observe_verified([[0.5]], [0.5], [2]), "accepted must be integers, got float64"),
+        (lambda model: model.observe_verified(None, [0], [2]), "confidence must be numbers, got object"),
+        (lambda model: model.observe_verified("a", [0], [2]), "confidence must be numbers, got <U1"),
+        (lambda model: model.observe(-1, 0.5, True), r"AcceptanceModel\.observe: position must be .* got -1"),
+        (lambda model: model.observe(1 << 40, 0.5, True), "position must be below 15, got 1099511627776"),
+        (lambda model: model.observe("0", 0.5, True), r"position must be an integer .* got '0' \(str\)"),
+        (lambda model: model.observe(0, "0.5", True), r"confidence must be a number, got '0.5' \(str\)"),
+        (lambda model: model.observe(0, 0.5, None), r"accepted must be True or False, got None \(NoneType\)"),
+        (lambda model: model.probability(0, None), r"AcceptanceModel\.probability: confidence must be a number"),
+        (lambda model: metalane.AcceptanceModel(forgetting="1"), "AcceptanceModel: forgetting must be a number"),
+        (lambda model: metalane.AcceptanceModel(damping=None), "damping must be a number, got None"),
+        (lambda model: metalane.AcceptanceModel(capacity=1.5), "capacity must be an integer"),
         (lambda model: metalane.AcceptanceModel(forgetting=0), "forgetting must be above 0"),
         (lambda model: metalane.AcceptanceModel(forgetting=1.1), "forgetting"),
         (lambda model: metalane.AcceptanceModel(forgetting=float("nan")), "forgetting"),
@@ -265,3 +279,13 @@ def test_refusals_change_nothing(call: Any, words: str) -> None:
     with pytest.raises(metalane.ArgumentError, match=words):
         call(model)
     assert model.calibration().weight == 0
+
+
+def test_numbers_of_numpy_will_do() -> None:
+    model, same = metalane.AcceptanceModel(), metalane.AcceptanceModel()
+    model.observe(np.uint32(3), np.float32(0.25), np.bool_(True))
+    same.observe(3, 0.25, True)
+    assert model.calibration().accepted == 1
+    model.fit()
+    same.fit()
+    assert (model.slope, model.intercepts) == (same.slope, same.intercepts)

@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from .. import _core
 from .._core import DFLASH2_MAX_LANES, AcceptanceCalibration
+from ..errors import DTypeError
+from ..graph_places import refuse
 from .dflash2_selector import DFlash2VerifyRowsParams
 
 __all__ = ["AcceptanceCalibration", "AcceptanceModel"]
+
+
+def _values(given: Any, argument: str, dtype: np.dtype[Any]) -> list[Any]:
+    """All of them, flat. NumPy alone would cut counts off, and take None for NaN."""
+    op = "AcceptanceModel.observe_verified"
+    array = np.asarray(given)
+    if array.size == 0:
+        return []
+    if dtype.kind == "u":
+        if array.dtype.kind not in "iu":
+            refuse(op, argument, "integers", f"{array.dtype}", DTypeError)
+        for worst in (array.min(), array.max()):
+            if not 0 <= worst < 1 << 32:
+                refuse(op, argument, "0 to 2^32 - 1", str(worst))
+    elif array.dtype.kind not in "fiu" and array.dtype != ml_dtypes.bfloat16:
+        refuse(op, argument, "numbers", f"{array.dtype}", DTypeError)
+    return array.astype(dtype).reshape(-1).tolist()
 
 
 class AcceptanceModel:
@@ -41,9 +61,9 @@ class AcceptanceModel:
         before anything is taken in.
         """
         self._model.observe_verified(
-            np.asarray(confidence, np.float32).reshape(-1).tolist(),
-            np.asarray(accepted, np.uint32).reshape(-1).tolist(),
-            np.asarray(verify_rows, np.uint32).reshape(-1).tolist(),
+            _values(confidence, "confidence", np.dtype(np.float32)),
+            _values(accepted, "accepted", np.dtype(np.uint32)),
+            _values(verify_rows, "verify_rows", np.dtype(np.uint32)),
         )
 
     def fit(self) -> None:
