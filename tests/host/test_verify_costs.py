@@ -127,6 +127,8 @@ def test_another_key_is_refused_by_field(
     ("spoil", "words"),
     [
         (lambda content: {**content, "format": 2}, "format must be 1, got 2"),
+        (lambda content: {**content, "format": True}, "format must be 1, got True"),
+        (lambda content: {**content, "shape": [640.0, 2048]}, r"shape must be \[640, 2048\], got \[640.0"),
         (lambda content: {**content, "seconds": []}, "seconds must be 1 to 64 values, got 0"),
         (lambda content: {**content, "seconds": [1.0] * 65}, "got 65"),
         (
@@ -149,7 +151,7 @@ def test_files_that_are_no_tables_are_refused(
         metalane.VerifyCostTable.load(saved, device=null_device, **KEY)
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b""])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b"[" * 100_000, b"1" * 5000])
 def test_files_that_are_no_json_are_refused(
     saved: Path, null_device: metalane.Device, content: bytes
 ) -> None:
@@ -165,10 +167,50 @@ def test_files_that_are_no_json_are_refused(
         ({"rows": 65}, "below 65"),
         ({"repeats": 0}, "repeats"),
         ({"warmup": -1}, "warmup"),
+        ({"rows": 2.0}, r"measure: rows must be an integer, got 2\.0 \(float\)"),
+        ({"rows": None}, "rows must be an integer, got None"),
+        ({"repeats": "3"}, "repeats must be an integer"),
+        ({"shape": 3}, r"shape must be a sequence of integers, got 3 \(int\)"),
+        ({"shape": "ab"}, "shape must be a sequence of integers"),
+        ({"quantization": None}, "quantization must be a str, got None"),
     ],
 )
-def test_measurements_that_are_none_are_refused(given: dict[str, int], words: str) -> None:
+def test_measurements_that_are_none_are_refused(given: dict[str, Any], words: str) -> None:
     device = TimedDevice(lambda rows, turn: 1.0)
     with pytest.raises(metalane.ArgumentError, match=words):
-        metalane.VerifyCostTable.measure(device, device.encode, **{"rows": 4, **given}, **KEY)
+        metalane.VerifyCostTable.measure(device, device.encode, **{"rows": 4, **KEY, **given})
     assert device.calls == []
+
+
+def test_a_device_that_runs_nothing_is_refused(null_device: metalane.Device) -> None:
+    target = null_device.zeros(4, "f32")
+    with pytest.raises(
+        metalane.ArgumentError, match="device must be one that times its work, got no time for 1"
+    ):
+        metalane.VerifyCostTable.measure(
+            null_device, lambda encoder, rows: encoder.fill(target, 1), rows=2, **KEY
+        )
+
+
+def test_numbers_of_numpy_are_saved(tmp_path: Path, null_device: metalane.Device) -> None:
+    key: dict[str, Any] = {"shape": tuple(np.array([640, 2048])), "quantization": "Q8_0"}
+    name = metalane.VerifyCostTable.key_of(null_device)
+    table = metalane.VerifyCostTable(name, **key, seconds=list(np.array([1.0, 2.0])))
+    assert repr(table.shape) == "(640, 2048)" and repr(table.seconds) == "(1.0, 2.0)"
+    table.save(tmp_path / "costs.json")
+    assert metalane.VerifyCostTable.load(tmp_path / "costs.json", device=null_device, **key) == table
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    table = metalane.VerifyCostTable("cpu", **KEY, seconds=(1.0,))
+    with pytest.raises(IsADirectoryError):
+        table.save(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("overhead", [-1.0, math.nan, math.inf, "1", None])
+def test_overheads_that_are_none_are_refused(overhead: Any) -> None:
+    table = metalane.VerifyCostTable("cpu", **KEY, seconds=(1.0,))
+    with pytest.raises(metalane.ArgumentError, match=r"VerifyCostTable\.costs: overhead must be seconds"):
+        table.costs(overhead=overhead)
