@@ -16,7 +16,7 @@ const Buffer& buffer_from(nb::handle value, const char* op, const char* argument
 
 void pack_rows(nb::handle encoder, nb::handle verify_rows, nb::handle anchors, nb::handle tokens,
                nb::handle row_tokens, nb::handle row_places, nb::handle grids, nb::handle params) {
-  constexpr const char* op = "speculative_rows";
+  constexpr const char* op = "dispatch_speculative_rows";
   dispatch_speculative_rows(object_from<Encoder>(encoder, op, "encoder", "a CommandEncoder").core,
                             buffer_from(verify_rows, op, "verify_rows"), buffer_from(anchors, op, "anchors"),
                             buffer_from(tokens, op, "tokens"), buffer_from(row_tokens, op, "row_tokens"),

@@ -18,7 +18,7 @@ static_assert(sizeof(ScatterRowsParams) == 8);
 
 namespace {
 
-constexpr const char* kRows = "speculative_rows";
+constexpr const char* kRows = "dispatch_speculative_rows";
 constexpr const char* kScatter = "scatter_rows";
 constexpr std::uint64_t kMostLanes = 4096;
 constexpr std::uint64_t kMostPlaces = 1 << 20;
