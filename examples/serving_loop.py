@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import statistics
 import sys
 import time
@@ -502,19 +503,38 @@ WAYS: dict[str, Way] = {
 }
 
 
+def within(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], float]:
+    """What argparse reads a number by."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:  # NaN is nowhere
+            limits = f"{least:g} to {most:g}" if most < math.inf else f"at least {least:g}"
+            raise argparse.ArgumentTypeError(f"must be {limits}, got {text}")
+        return value
+
+    number.__name__ = kind.__name__  # argparse's word for it
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="A serving loop with and without drafts.")
-    parser.add_argument("--device", default=None, help="metal or cpu; default: Metal where there is one")
-    parser.add_argument("--lanes", type=int, default=4, help="requests served at once, 1 to 4")
-    parser.add_argument("--rows", type=int, default=4, help="rows a lane at most, 2 to 16")
-    parser.add_argument("--requests", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=64, help="of a request, in the mean")
-    parser.add_argument("--acceptance", type=float, default=0.8, help="how often the drafter is right")
+    parser.add_argument("--device", choices=["metal", "cpu"], help="default: Metal where there is one")
+    parser.add_argument("--lanes", type=within(int, 1, 4), default=4, help="requests served at once, 1 to 4")
+    parser.add_argument("--rows", type=within(int, 2, 16), default=4, help="rows a lane at most, 2 to 16")
+    parser.add_argument("--requests", type=within(int, 1), default=24)
+    parser.add_argument("--tokens", type=within(int, 1), default=64, help="of a request, in the mean")
     parser.add_argument(
-        "--temperature", type=float, default=0.0, help="of every other request; 0: all are greedy"
+        "--acceptance", type=within(float, 0, 1), default=0.8, help="how often the drafter is right"
     )
-    parser.add_argument("--vocabulary", type=int, default=32_768)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--temperature",
+        type=within(float, 0, 100),
+        default=0.0,
+        help="of every other request; 0: all are greedy",
+    )
+    parser.add_argument("--vocabulary", type=within(int, 16, 1 << 20), default=32_768)
+    parser.add_argument("--seed", type=within(int, 0), default=1)
     parser.add_argument("--small", action="store_true", help="models and vocabulary of toy size, for tests")
     options = parser.parse_args()
 

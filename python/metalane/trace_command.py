@@ -68,6 +68,11 @@ def run(options: argparse.Namespace) -> int:
     if not options.script.is_file():
         print(f"metalane trace: {printable(str(options.script))}: no such file", file=sys.stderr)
         return 2
+    for path in filter(None, (options.json, options.svg)):
+        # Before the script runs, which may take long.
+        if path.is_dir() or not path.parent.is_dir():
+            print(f"metalane trace: {printable(str(path))}: no place for a file", file=sys.stderr)
+            return 2
     before = sys.argv, sys.path[:]
     sys.argv = [str(options.script), *options.arguments]
     sys.path[0] = str(options.script.resolve().parent)

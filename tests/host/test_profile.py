@@ -372,3 +372,12 @@ def test_trace_without_a_script_says_so(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "nothing.py: no such file" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--svg"])
+@pytest.mark.parametrize("place", [".", "nowhere/out"])
+def test_trace_asks_for_a_place_before_the_script_runs(tmp_path: Path, option: str, place: str) -> None:
+    done = trace(tmp_path, "open('ran', 'w').close()", options=(option, place))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"metalane trace: {place}: no place for a file\n"
+    assert not (tmp_path / "ran").exists()

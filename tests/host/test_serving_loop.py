@@ -57,6 +57,24 @@ def test_the_program_serves_every_request_exactly() -> None:
     assert float(fixed) > 1.5 * float(plain)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--lanes 0", "--lanes 5", "--rows 1", "--rows 17", "--requests 0", "--tokens 0", "--acceptance 1.1",
+        "--acceptance nan", "--temperature -1", "--temperature inf", "--vocabulary 15", "--seed -1", "--device null",
+        "--tokens many",
+    ],
+)  # fmt: skip
+def test_arguments_out_of_range_are_refused_by_name(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["serving_loop.py", *given.split()])
+    with pytest.raises(SystemExit) as stop:
+        example.main()
+    assert stop.value.code == 2
+    assert f"error: argument {given.split()[0]}: " in capsys.readouterr().err
+
+
 def test_the_targets_argmax_is_its_favourite(example: ModuleType, engine) -> None:
     """By the weights in float64."""
     shape, w = engine.shape, engine.weights
