@@ -1,4 +1,5 @@
 // Threadgroups on fibers: barriers, collectives, divergence, faults, time limits, grids.
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <new>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "backends/cpu/processors.h"
 #include "check.h"
@@ -249,6 +251,33 @@ TEST_CASE(threads_leave_processors_that_others_have) {
     CHECK_EQ(sched_getaffinity(0, sizeof after, &after), 0);
     CHECK(CPU_EQUAL(&allowed, &after));
   }
+}
+
+TEST_CASE(a_thread_that_waits_for_this_processor_can_be_sent_away) {
+  cpu_set_t allowed, here, after;
+  CHECK_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  const int mine = cpu::current_processor();
+  CPU_ZERO(&here);
+  CPU_SET(static_cast<unsigned>(mine), &here);
+  CHECK_EQ(sched_setaffinity(0, sizeof here, &here), 0);
+  std::atomic<int> ran_on{-1};
+  std::atomic<bool> ends{false};
+  std::thread waiting([&] {  // behind this one, which does not sleep
+    ran_on.store(cpu::current_processor());
+    while (!ends.load()) std::this_thread::yield();
+  });
+  cpu::send_away(waiting);  // it may go nowhere else
+  CHECK_EQ(pthread_getaffinity_np(waiting.native_handle(), sizeof after, &after), 0);
+  CHECK(CPU_EQUAL(&here, &after));
+  CHECK_EQ(pthread_setaffinity_np(waiting.native_handle(), sizeof allowed, &allowed), 0);
+  cpu::send_away(waiting);
+  CHECK_EQ(pthread_getaffinity_np(waiting.native_handle(), sizeof after, &after), 0);
+  CHECK(CPU_EQUAL(&allowed, &after));
+  while (ran_on.load() < 0) {
+  }
+  ends.store(true);
+  waiting.join();
+  CHECK_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
 }
 #endif
 

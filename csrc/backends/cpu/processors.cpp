@@ -78,12 +78,26 @@ void leave_processors(std::span<const int> taken) noexcept {
   if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
+void send_away(std::thread& waiting) noexcept {
+  const pthread_t thread = waiting.native_handle();
+  const int mine = current_processor();
+  cpu_set_t allowed;
+  if (mine < 0 || mine >= CPU_SETSIZE || pthread_getaffinity_np(thread, sizeof allowed, &allowed) != 0)
+    return;
+  cpu_set_t others = allowed;
+  CPU_CLR(static_cast<unsigned>(mine), &others);
+  if (CPU_COUNT(&others) == 0) return;
+  if (pthread_setaffinity_np(thread, sizeof others, &others) == 0)
+    pthread_setaffinity_np(thread, sizeof allowed, &allowed);
+}
+
 #else  // macOS: it says and moves nothing
 
 unsigned usable_processor_count() { return std::max(1u, std::thread::hardware_concurrency()); }
 void name_current_thread(const char* name) noexcept { pthread_setname_np(name); }
 int current_processor() noexcept { return -1; }
 void leave_processors(std::span<const int>) noexcept {}
+void send_away(std::thread&) noexcept {}
 
 #endif
 

@@ -4,6 +4,7 @@
 #include <istream>
 #include <span>
 #include <string>
+#include <thread>
 
 namespace metalane::cpu {
 
@@ -23,5 +24,8 @@ int current_processor() noexcept;
 // Moves the calling thread to a processor that is none of `taken`, where it may use one; it may be moved on
 // later as any thread.
 void leave_processors(std::span<const int> taken) noexcept;
+
+// Moves another thread that waits for the calling thread's processor to one of the others that it may use.
+void send_away(std::thread& waiting) noexcept;
 
 }  // namespace metalane::cpu

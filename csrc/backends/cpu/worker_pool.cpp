@@ -203,6 +203,7 @@ void WorkerPool::run_helper(Worker& worker) {
     }
     if (quit_.load()) return;
     seen = job_number_.load(std::memory_order_acquire);
+    worker.job.store(seen, std::memory_order_relaxed);
     std::uint32_t gate = gate_.load(std::memory_order_relaxed);
     bool inside = false;
     while ((gate & gate_open) != 0 && !inside) {
@@ -247,6 +248,19 @@ void WorkerPool::share_job() {
   }
   const std::uint64_t useful = std::min<std::uint64_t>(asleep, job_.total - 1);
   for (std::uint64_t i = 0; i < useful; ++i) helpers_wake_.notify_one();
+  helpers_due_ = Clock::now() + std::chrono::microseconds(50);
+}
+
+// A helper may wait for the very processor that the leader works on, where it was woken or had been spinning:
+// Linux leaves it there for the leader's whole time slice of milliseconds, while another processor idles.
+void WorkerPool::fetch_late_helpers() {
+  if (!helpers_due_ || Clock::now() < *helpers_due_) return;
+  helpers_due_.reset();
+  const std::uint64_t job = job_number_.load(std::memory_order_relaxed);
+  const std::uint64_t wanted = std::min<std::uint64_t>(workers_.size(), job_.total);
+  for (std::uint64_t i = 1; i < wanted; ++i) {
+    if (workers_[i]->job.load(std::memory_order_relaxed) != job) send_away(workers_[i]->thread);
+  }
 }
 
 void WorkerPool::join_helpers() {

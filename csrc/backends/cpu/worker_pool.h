@@ -56,7 +56,8 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
     ThreadgroupRunner runner;
     FaultGuard guard;
     bool ready = false;
-    std::atomic<int> processor{-1};  // where it began its part of a shared launch; -1: it has none
+    std::atomic<int> processor{-1};     // where it began its part of a shared launch; -1: it has none
+    std::atomic<std::uint64_t> job{0};  // number of the last one that it saw
     std::thread thread;
   };
 
@@ -100,6 +101,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   void share_job();
   void join_helpers();
   void spread(Worker& worker);
+  void fetch_late_helpers();
   void participate(Worker& worker);
   ThreadgroupRunner::Outcome run_chunk(Worker& worker, std::uint64_t begin, std::uint64_t end,
                                        std::uint64_t& at);
@@ -155,6 +157,7 @@ class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
   std::condition_variable helpers_wake_;
   std::condition_variable helpers_left_;
   unsigned helpers_asleep_ = 0;
+  std::optional<Clock::time_point> helpers_due_;  // the leader's own
 };
 
 }  // namespace metalane::cpu

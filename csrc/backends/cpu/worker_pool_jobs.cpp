@@ -60,6 +60,7 @@ void WorkerPool::run_launch(Worker& worker, const CommandList& list, std::size_t
     join_helpers();
     worker.processor.store(-1, std::memory_order_relaxed);
   } else {
+    helpers_due_.reset();
     participate(worker);
   }
   const auto elapsed = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
@@ -140,6 +141,7 @@ void WorkerPool::participate(Worker& worker) {
     const std::uint64_t begin = job_.next.fetch_add(job_.chunk, std::memory_order_relaxed);
     if (begin >= job_.total) break;
     outcome = run_chunk(worker, begin, std::min(begin + job_.chunk, job_.total), at);
+    if (&worker == workers_.front().get()) fetch_late_helpers();
   }
   worker.guard.disarm();
   if (outcome != ThreadgroupRunner::Outcome::done) report(worker, outcome, at);
