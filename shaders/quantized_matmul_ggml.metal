@@ -17,7 +17,8 @@ kernel void quantized_matmul_mv(device const float* input [[buffer(0)]], device 
                                 ushort lane [[thread_index_in_simdgroup]]) {
   const uint first_row = (group.x * GGML_MV_SIMDGROUPS + simdgroup) * rows;
   const uint first_input = group.y * inputs;
-  if (first_row >= params.n) return;
+  // A grid that is read from memory may count too many.
+  if (first_row >= params.n || group.y > (params.m - 1) / inputs) return;
   const ushort n_rows = ushort(min(uint(rows), params.n - first_row));
   const ushort n_inputs = ushort(min(uint(inputs), params.m - first_input));
   const ulong batch = group.z;
@@ -31,6 +32,11 @@ kernel void quantized_matmul_mv(device const float* input [[buffer(0)]], device 
   for (ushort i = 0; i < n_inputs; ++i) {
     for (ushort r = 0; r < n_rows; ++r) out[ulong(i) * params.n + r] = sum[i][r];
   }
+}
+
+// Whether the threadgroup has a tile: a grid that is read from memory may count too many.
+static bool has_tile(constant GgmlQuantizedMatmulParams& params, uint2 group) {
+  return group.x <= (params.n - 1) / GGML_MM_ROWS && group.y <= (params.m - 1) / GGML_MM_INPUTS;
 }
 
 // The rows of a dense product that thread t of threadgroup (tile of weight rows, tile of inputs) handles.
@@ -54,6 +60,7 @@ kernel void quantized_matmul_mm(device const float* input [[buffer(0)]], device 
                                 constant GgmlQuantizedMatmulParams& params [[buffer(3)]],
                                 uint2 group [[threadgroup_position_in_grid]],
                                 ushort t [[thread_index_in_threadgroup]]) {
+  if (!has_tile(params, group)) return;
   threadgroup float memory[ggml_tile_floats];
   ggml_tile_products<Block>(dense_rows<Block>(input, weight, output, params, group, t), params.k, t, memory);
 }
@@ -65,6 +72,7 @@ kernel void quantized_matmul_mm_simd(device const float* input [[buffer(0)]],
                                      uint2 group [[threadgroup_position_in_grid]],
                                      ushort t [[thread_index_in_threadgroup]],
                                      ushort simdgroup [[simdgroup_index_in_threadgroup]]) {
+  if (!has_tile(params, group)) return;
   threadgroup float memory[ggml_tile_floats];
   ggml_tile_products_by_matrices<Block>(dense_rows<Block>(input, weight, output, params, group, t), params.k, t,
                                         simdgroup, memory);

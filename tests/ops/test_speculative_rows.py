@@ -95,6 +95,10 @@ def test_products_read_their_rows_on_the_device(
         reached = min(-(-total // rows.input_rows[0]) * rows.input_rows[0], m)
         np.testing.assert_array_equal(got[:reached], expected.view(np.uint32)[:reached])
         np.testing.assert_array_equal(got[reached:], poison[reached:])
+    output.buffer.numpy().view(np.uint32)[...] = poison
+    grid.numpy()[:2] += 3  # more tiles than there are: they do nothing
+    captured.graph.replay().wait()
+    np.testing.assert_array_equal(np.array(output.buffer).view(np.uint32), expected.view(np.uint32))
     output.check("output")
 
 
