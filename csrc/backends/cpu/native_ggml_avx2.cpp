@@ -50,6 +50,9 @@ struct Avx2 {
   static Floats add(Floats a, Floats b) {
     return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
   }
+  static Floats multiply_subtract(Floats a, Floats b, Floats c) {
+    return {_mm256_fmsub_ps(a.low, b.low, c.low), _mm256_fmsub_ps(a.high, b.high, c.high)};
+  }
   static Floats multiply(Floats a, Floats b) {
     return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
   }
@@ -61,6 +64,11 @@ struct Avx2 {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  static void two_halves(const std::uint8_t* p, float* to) {
+    int two;
+    __builtin_memcpy(&two, p, sizeof two);
+    _mm_storeu_ps(to, _mm_cvtph_ps(_mm_cvtsi32_si128(two)));
   }
   static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
     alignas(16) std::uint8_t halves[16];

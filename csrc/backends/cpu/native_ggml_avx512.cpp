@@ -34,6 +34,7 @@ struct Avx512 {
     return _cvtsh_ss(bits);
   }
   static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  static Floats multiply_subtract(Floats a, Floats b, Floats c) { return _mm512_fmsub_ps(a, b, c); }
   static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
   static float sum(Floats x) {  // halves, quarters, eighths, pairs
@@ -41,6 +42,11 @@ struct Avx512 {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  static void two_halves(const std::uint8_t* p, float* to) {
+    int two;
+    __builtin_memcpy(&two, p, sizeof two);
+    _mm_storeu_ps(to, _mm_cvtph_ps(_mm_cvtsi32_si128(two)));
   }
   static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
     __m128i halves = _mm_setzero_si128();

@@ -12,7 +12,7 @@
 // V has
 //   Floats, 16 of them: zero(), splat(x), load(p), load_first(p, n) (zeros behind), store(p, x),
 //     store_first(p, n, x), load_half(p), load_bf16(p), half(p) (one), add, multiply, multiply_add(a, b, c),
-//     sum(x), repeat4(x, i): elements 4 * i to 4 * i + 3, four times each;
+//     multiply_subtract, sum(x), repeat4(x, i): elements 4 * i to 4 * i + 3, four times each;
 //   Ints, 16 of them: bytes(p) from unsigned bytes, down(x, bits), low(x, bits), to_floats(x);
 //   tables: look_up16(table, i) with the low four bits of each index, look_up32(first, second, i, fifth) with
 //   a
@@ -22,8 +22,8 @@
 //     number of bits, up where that is negative; what comes out of a byte is in its neighbours), keep(x,
 //     mask), select(mask, a, b) (a's bits where the mask has ones, else b's), minus(x, byte), store64(p, x),
 //     signed_floats(p): 16 of them;
-//   factors: eight_halves(p, stride, to), eights(p): each of two halves eight times, fields(p, first,
-//   second): of two
+//   factors: two_halves(p, to) (four floats may be written), eight_halves(p, stride, to), eights(p): each of
+//   two halves eight times, fields(p, first, second): of two
 //     of sixteen bytes for each lane.
 #pragma once
 
@@ -189,11 +189,14 @@ struct Q2_K {
   template <class V>
   static void prepare(const std::uint8_t* block, std::uint32_t, Prepared& to) {
     const auto packed = V::bytes(block);
-    const auto scales = V::multiply(V::splat(V::half(block + 80)), V::to_floats(V::low(packed, 4)));
-    const auto shifts = V::multiply(V::splat(-V::half(block + 82)), V::to_floats(V::down(packed, 4)));
+    float halves[4];
+    V::two_halves(block + 80, halves);
+    through_memory(halves);
+    const auto scales = V::multiply(V::to_floats(V::low(packed, 4)), V::splat(halves[0]));
+    const auto minimums = V::multiply(V::to_floats(V::down(packed, 4)), V::splat(halves[1]));
     for (std::uint32_t i = 0; i < 4; ++i) {
       V::store(to.weights + 16 * i,
-               V::multiply_add(V::repeat4(scales, i), V::load(kPairsOfBits), V::repeat4(shifts, i)));
+               V::multiply_subtract(V::repeat4(scales, i), V::load(kPairsOfBits), V::repeat4(minimums, i)));
     }
   }
   template <class V, class Sink>

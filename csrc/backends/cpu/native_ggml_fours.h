@@ -66,6 +66,11 @@ struct Fours {
     for (int i = 0; i < 4; ++i) a.of[i] += b.of[i];
     return a;
   }
+  // Two roundings: for products that are exact.
+  static Floats multiply_subtract(Floats a, Floats b, Floats c) {
+    for (int i = 0; i < 4; ++i) a.of[i] = a.of[i] * b.of[i] - c.of[i];
+    return a;
+  }
   static Floats multiply(Floats a, Floats b) {
     for (int i = 0; i < 4; ++i) a.of[i] *= b.of[i];
     return a;

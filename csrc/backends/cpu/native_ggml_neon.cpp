@@ -24,6 +24,10 @@ struct Neon : Fours {
     __builtin_memcpy(&one, p, sizeof one);
     return one;
   }
+  static void two_halves(const std::uint8_t* p, float* to) {
+    to[0] = half(p);
+    to[1] = half(p + 2);
+  }
   static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
     for (std::uint32_t i = 0; i < 8; ++i) to[i] = half(p + i * stride);
   }

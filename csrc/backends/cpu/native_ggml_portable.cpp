@@ -25,6 +25,10 @@ struct Portable : Fours {
     if ((half & 0x7c00) == 0x7c00) bits = moved | 0x7f800000;  // infinite or NaN
     return __builtin_bit_cast(float, bits | (half & 0x8000u) << 16);
   }
+  static void two_halves(const std::uint8_t* p, float* to) {
+    to[0] = half(p);
+    to[1] = half(p + 2);
+  }
   static void eight_halves(const std::uint8_t* p, std::uint32_t stride, float* to) {
     for (std::uint32_t i = 0; i < 8; ++i) to[i] = half(p + i * stride);
   }

@@ -185,13 +185,15 @@ void multiply_piece(const std::uint8_t* weight, std::uint32_t n_rows, std::uint3
     multiply_rows<V, Type, inputs, 1>(weight + r * row_bytes<Type>(k), k, input, outputs, r);
 }
 
-// Rows of weights that one task of a mat-vec takes: enough bytes to be worth a turn, few enough to share
-// well.
+// Rows of weights that one task of a mat-vec takes, of `total` in all: sixteen tasks a thread share well, and
+// beyond 512 KiB a turn costs nothing.
 template <class Type>
-std::uint32_t rows_a_task(std::uint32_t k) {
-  constexpr std::uint64_t bytes = 64 * 1024;
-  const std::uint64_t rows = bytes / (row_bytes<Type>(k) + 1) / 4 * 4;
-  return rows < 4 ? 4 : rows > 4096 ? 4096 : static_cast<std::uint32_t>(rows);
+std::uint32_t rows_a_task(std::uint32_t k, std::uint64_t total, std::uint32_t threads) {
+  constexpr std::uint64_t most_bytes = 512 * 1024, least_bytes = 16 * 1024;
+  const std::uint64_t each = row_bytes<Type>(k) + 1, share = total / (16 * std::uint64_t{threads});
+  const std::uint64_t most = most_bytes / each, fewest = least_bytes / each;
+  const std::uint64_t rows = (share > most ? most : share < fewest ? fewest : share) / 4 * 4;
+  return rows < 4 ? 4 : static_cast<std::uint32_t>(rows);
 }
 
 // A dense mat-vec as launched: what the grid covers of what the parameters say, and nothing where less is
@@ -207,7 +209,7 @@ struct MatVec {
     rows = covered < params.n ? static_cast<std::uint32_t>(covered) : params.n;
     tiles = least(launch.grid[1], pieces(params.m, inputs));
     batches = launch.grid[2];
-    task_rows = rows_a_task<Type>(params.k);
+    task_rows = rows_a_task<Type>(params.k, std::uint64_t{rows} * tiles * batches, launch.threads);
     if (!bound(launch)) rows = 0;
   }
   bool bound(const NativeLaunch& launch) const {
@@ -289,9 +291,9 @@ struct Routed {
 template <class Type>
 struct RoutedMatVec : Routed<Type> {
   std::uint32_t launched, task_rows;
-  explicit RoutedMatVec(const NativeLaunch& launch)
-      : Routed<Type>(launch, 5, 4 * GGML_MV_SIMDGROUPS), task_rows(rows_a_task<Type>(this->params.k)) {
+  explicit RoutedMatVec(const NativeLaunch& launch) : Routed<Type>(launch, 5, 4 * GGML_MV_SIMDGROUPS) {
     launched = this->routes < launch.grid[1] ? static_cast<std::uint32_t>(this->routes) : launch.grid[1];
+    task_rows = rows_a_task<Type>(this->params.k, std::uint64_t{this->rows} * launched, launch.threads);
     if (!fits(launch.sizes[0], this->params.n_tokens, std::uint64_t{this->params.k} * sizeof(float)) ||
         !fits(launch.sizes[2], this->routes, sizeof(std::uint32_t))) {
       this->rows = 0;
