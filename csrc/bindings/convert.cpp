@@ -100,6 +100,7 @@ DType dtype_from(nb::handle value, const char* op) {
 }
 
 bool is_numpy_bool(nb::handle value) {
+  if (PyLong_Check(value.ptr())) return false;  // without a search for NumPy's type
   return nb::isinstance(value, nb::module_::import_("numpy").attr("bool_"));
 }
 

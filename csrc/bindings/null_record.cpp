@@ -23,34 +23,28 @@ const char* kind_name(Grid::Kind kind) {
   return "threadgroups";
 }
 
-nb::dict launch_dict(const null::Record& record, const null::RecordedLaunch& launch) {
+nb::dict launch_dict(const null::RecordedLaunch& launch) {
   nb::dict buffers;
-  for (std::uint32_t i = 0; i < launch.buffer_count; ++i) {
-    const backend::BufferBinding& binding = record.buffers[launch.first_buffer + i];
-    buffers[nb::int_(binding.index)] =
-        nb::make_tuple(reinterpret_cast<std::uint64_t>(binding.address), binding.nbytes);
+  for (const null::RecordedBuffer& buffer : launch.buffers) {
+    buffers[nb::int_(buffer.index)] = nb::make_tuple(buffer.address, buffer.nbytes);
   }
   nb::dict bytes;
-  for (std::uint32_t i = 0; i < launch.bytes_count; ++i) {
-    const null::RecordedBytes& binding = record.bytes[launch.first_bytes + i];
-    bytes[nb::int_(binding.index)] =
-        nb::bytes(reinterpret_cast<const char*>(record.data.data()) + binding.first, binding.nbytes);
+  for (const auto& [index, values] : launch.bytes) {
+    bytes[nb::int_(index)] = nb::bytes(values.data(), values.size());
   }
   nb::dict threadgroup_memory;
-  for (std::uint32_t i = 0; i < launch.threadgroup_count; ++i) {
-    const backend::ThreadgroupBinding& binding = record.threadgroup_memory[launch.first_threadgroup + i];
-    threadgroup_memory[nb::int_(binding.index)] = binding.nbytes;
+  for (const backend::ThreadgroupBinding& memory : launch.threadgroup_memory) {
+    threadgroup_memory[nb::int_(memory.index)] = memory.nbytes;
   }
-  const std::string label = record.text.substr(launch.first_label, launch.label_size);
   nb::dict entry;
-  entry["kernel"] = nb::str(record.text.data() + launch.first_name, launch.name_size);
+  entry["kernel"] = nb::str(launch.kernel.data(), launch.kernel.size());
   entry["buffers"] = buffers;
   entry["bytes"] = bytes;
   entry["threadgroup_memory"] = threadgroup_memory;
   entry["grid_kind"] = kind_name(launch.grid_kind);
   entry["grid"] = triple(launch.grid);
   entry["threads_per_threadgroup"] = triple(launch.threads_per_threadgroup);
-  entry["label"] = nb::str(label.c_str());
+  entry["label"] = nb::str(launch.label.data(), launch.label.size());
   entry["barrier_before"] = launch.barrier_before;
   return entry;
 }
@@ -59,9 +53,8 @@ nb::list last_record(nb::handle value) {
   const auto& device = object_from<Device>(value, "last_record", "device", "a null device");
   if (device.kind() != "null") throw ArgumentError("last_record", "device", "a null device", device.kind());
   const auto& backend = static_cast<const null::NullDevice&>(device.state()->backend());
-  const null::Record record = backend.last_record();
   nb::list launches;
-  for (const null::RecordedLaunch& launch : record.launches) launches.append(launch_dict(record, launch));
+  for (const null::RecordedLaunch& launch : backend.last_record()) launches.append(launch_dict(launch));
   return launches;
 }
 

@@ -242,11 +242,15 @@ void EncoderState::pin_buffers() {
 
 void EncoderState::remember(std::span<const TouchedRange> touched) {
   for (const TouchedRange& range : touched) {
-    // Serving loops touch the same ranges again and again: most repetitions end here.
-    const std::uint64_t mix = (range.range.begin >> 4) ^ (range.range.end >> 2) ^ (range.range.begin >> 17);
-    TouchedRange& recent = recent_[mix % recent_.size()];
-    if (recent.range == range.range && recent.access == range.access) continue;
-    recent = range;
+    // Serving loops touch the same ranges again and again: most repetitions end here. Buffers lie at page
+    // boundaries: the top bits of the product depend on every bit of both addresses.
+    const std::uint64_t mix = (range.range.begin + 3 * range.range.end) * 0x9e3779b97f4a7c15u;
+    std::array<TouchedRange, 2>& recent = recent_[mix >> 59];
+    const auto is_it = [&range](const TouchedRange& known) {
+      return known.range == range.range && known.access == range.access;
+    };
+    if (is_it(recent[0]) || is_it(recent[1])) continue;
+    recent = {range, recent[0]};
     touched_.push_back(range);
   }
   if (touched_.size() > compact_touched_at_) {

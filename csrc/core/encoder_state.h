@@ -116,8 +116,8 @@ class EncoderState {
   std::atomic<bool> open_{true};
   std::unique_ptr<backend::Submission> submission_;
   HazardTracker hazards_;
-  std::vector<TouchedRange> touched_;      // everything since open, for the timeline
-  std::array<TouchedRange, 64> recent_{};  // a direct-mapped cache of what touched_ holds
+  std::vector<TouchedRange> touched_;                     // everything since open, for the timeline
+  std::array<std::array<TouchedRange, 2>, 32> recent_{};  // a two-way cache of what touched_ holds
   std::size_t compact_touched_at_ = 8192;
   std::vector<std::shared_ptr<Storage>> pinned_;
   std::vector<Pipeline> pipelines_;

@@ -19,7 +19,17 @@ namespace {
 
 constexpr const char* kReplay = "ComputeGraph.replay";
 
-using Patch = CallRecheck::Patch;
+// Bytes for one binding of a node: the caller's, or those that `Patches` keeps.
+struct Patch {
+  std::uint32_t node = 0;
+  std::uint32_t index = 0;
+  std::span<const std::uint8_t> bytes;
+};
+
+struct Patches {
+  std::vector<Patch> list;
+  std::vector<std::vector<CallRecheck::Patch>> kept;
+};
 
 // Holds a program's pages, and the program itself.
 class PinnedProgram {
@@ -55,7 +65,7 @@ std::string quoted(const std::string& label) { return "params['" + label + "']";
 
 // Of plain launches: the bindings that hold what is replaced.
 void patch_launches(const GraphState& graph, std::span<const std::uint32_t> nodes, const GraphParams& params,
-                    std::vector<Patch>& patches) {
+                    Patches& patches) {
   const GraphBinding* captured = nullptr;
   std::uint64_t other_size = 0;
   for (const std::uint32_t number : nodes) {
@@ -72,7 +82,7 @@ void patch_launches(const GraphState& graph, std::span<const std::uint32_t> node
         fail_ambiguous(params.label, "launches that bind different bytes");
       }
       captured = &binding;
-      patches.push_back({number, binding.index, params.bytes});
+      patches.list.push_back({number, binding.index, params.bytes});
     }
   }
   if (captured != nullptr) return;
@@ -88,7 +98,7 @@ void patch_launches(const GraphState& graph, std::span<const std::uint32_t> node
                       given + " for launches that have none");
 }
 
-void patch(const GraphState& graph, const GraphParams& params, std::vector<Patch>& patches) {
+void patch(const GraphState& graph, const GraphParams& params, Patches& patches) {
   const std::vector<std::uint32_t>* const nodes = graph.nodes_under(params.label);
   if (nodes == nullptr) {
     throw ArgumentError(kReplay, "params", "by labels of the graph (" + graph.some_labels() + ")",
@@ -120,32 +130,33 @@ void patch(const GraphState& graph, const GraphParams& params, std::vector<Patch
                         "the struct of " + call->op + " (" + std::to_string(call->params.size()) + " bytes)",
                         std::to_string(params.bytes.size()) + " bytes");
   }
-  std::vector<Patch> of_call = CallRecheck(graph, *call, params.label, params.bytes).run();
-  std::move(of_call.begin(), of_call.end(), std::back_inserter(patches));
+  patches.kept.push_back(CallRecheck(graph, *call, params.label, params.bytes).run());
+  for (const CallRecheck::Patch& one : patches.kept.back()) {
+    patches.list.push_back({one.node, one.index, one.bytes});
+  }
 }
 
 // By node.
-std::vector<Patch> patches_of(const GraphState& graph, std::span<const GraphParams> params) {
-  std::vector<Patch> patches;
+Patches patches_of(const GraphState& graph, std::span<const GraphParams> params) {
+  Patches patches;
   for (const GraphParams& one : params) patch(graph, one, patches);
-  std::sort(patches.begin(), patches.end(), [](const Patch& a, const Patch& b) {
+  std::sort(patches.list.begin(), patches.list.end(), [](const Patch& a, const Patch& b) {
     return std::pair(a.node, a.index) < std::pair(b.node, b.index);
   });
-  const auto twice = std::adjacent_find(patches.begin(), patches.end(), [](const Patch& a, const Patch& b) {
-    return a.node == b.node && a.index == b.index;
-  });
-  if (twice != patches.end()) {
+  const auto twice = std::adjacent_find(
+      patches.list.begin(), patches.list.end(),
+      [](const Patch& a, const Patch& b) { return a.node == b.node && a.index == b.index; });
+  if (twice != patches.list.end()) {
     throw ArgumentError(kReplay, "params", "labels that name each launch once",
                         "two for '" + graph.nodes()[twice->node].label + "'");
   }
   return patches;
 }
 
-// A launch that differs from the program's, on the stack.
+// A launch that differs from the program's, on the stack. One serves a whole replay: its arrays are 2 KiB.
 class PatchedLaunch {
  public:
-  explicit PatchedLaunch(const backend::Launch& launch) : launch_(launch) {}
-
+  void start(const backend::Launch& launch) { launch_ = launch; }
   void bind(const Patch& patch) {
     if (launch_.bytes.data() != bytes_.data()) {
       std::ranges::copy(launch_.bytes, bytes_.begin());
@@ -171,6 +182,7 @@ class PatchedLaunch {
 void encode(const GraphState& graph, const GraphProgram& program, std::span<const Patch> patches,
             Flight& flight) {
   backend::Submission& submission = *flight.submission;
+  PatchedLaunch launch;
   bool labelled = false;
   std::uint32_t number = 0;
   for (const GraphProgram::Step& step : program.steps()) {
@@ -184,7 +196,7 @@ void encode(const GraphState& graph, const GraphProgram& program, std::span<cons
     if (!patched && step.status_argument < 0) {
       submission.dispatch(step.launch);
     } else {
-      PatchedLaunch launch(step.launch);
+      launch.start(step.launch);
       for (; !patches.empty() && patches.front().node == number; patches = patches.subspan(1)) {
         launch.bind(patches.front());
       }
@@ -209,13 +221,13 @@ Ticket replay(const GraphState& graph, std::span<const GraphParams> params,
   device->check_process();
   check_time_limit(kReplay, time_limit);
   const std::shared_ptr<const GraphProgram> program = graph.program();
-  const std::vector<Patch> patches = patches_of(graph, params);
+  const Patches patches = patches_of(graph, params);
   auto flight = std::make_shared<Flight>();
   flight->held = std::make_shared<const PinnedProgram>(program);
   flight->touched = program->touched();
   flight->time_limit = time_limit;
   flight->submission = device->open_submission({});
-  encode(graph, *program, patches, *flight);
+  encode(graph, *program, patches.list, *flight);
   flight->ticket = std::make_shared<TicketState>(device);
   Ticket ticket(flight->ticket);
   device->timeline().submit(std::move(flight));

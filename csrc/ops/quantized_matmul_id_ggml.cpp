@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "core/device_state.h"
 #include "core/encoder_state.h"
@@ -85,15 +84,17 @@ void check_operands(const char* op, const core::DeviceState& device, const Buffe
       __builtin_mul_overflow(routes * params.n, sizeof(float), &output_bytes)) {
     throw ArgumentError(op, "params", "sizes of less than 2^64 bytes", "larger ones");
   }
-  std::vector<ops::BufferArgument> arguments = {
+  const Product& first = products.front();
+  const Product& last = products.back();  // the same, or the other of a pair
+  const std::array<ops::BufferArgument, 6> arguments = {{
       {"input", input, floats, input_bytes, sizeof(float), false},
       {"ids", ids, id_types, routes * sizeof(std::uint32_t), sizeof(std::uint32_t), false},
-  };
-  for (const Product& product : products) {
-    arguments.push_back({product.weight_name, product.weight, packed, weight_bytes, type.alignment, false});
-    arguments.push_back({product.output_name, product.output, floats, output_bytes, sizeof(float), true});
-  }
-  ops::check_buffers(op, device, arguments);
+      {first.weight_name, first.weight, packed, weight_bytes, type.alignment, false},
+      {first.output_name, first.output, floats, output_bytes, sizeof(float), true},
+      {last.weight_name, last.weight, packed, weight_bytes, type.alignment, false},
+      {last.output_name, last.output, floats, output_bytes, sizeof(float), true},
+  }};
+  ops::check_buffers(op, device, std::span(arguments).first(2 + 2 * products.size()));
 }
 
 template <typename MakeAgain>

@@ -7,44 +7,36 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
 
 namespace metalane::null {
 
-// One command as the backend was given it.
+struct RecordedBuffer {
+  std::uint64_t address = 0, nbytes = 0;
+  std::uint32_t index = 0;
+};
+
+// One launch as the backend was given it.
 struct RecordedLaunch {
-  std::uint32_t first_name = 0, name_size = 0;                 // the kernel's, into Record::text
-  std::uint32_t first_buffer = 0, buffer_count = 0;            // into Record::buffers
-  std::uint32_t first_bytes = 0, bytes_count = 0;              // into Record::bytes
-  std::uint32_t first_threadgroup = 0, threadgroup_count = 0;  // into Record::threadgroup_memory
+  std::string kernel, label;
+  std::vector<RecordedBuffer> buffers;
+  std::vector<std::pair<std::uint32_t, std::vector<std::uint8_t>>> bytes;  // by index
+  std::vector<backend::ThreadgroupBinding> threadgroup_memory;
   Grid::Kind grid_kind = Grid::Kind::threadgroups;
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t threads_per_threadgroup[3] = {1, 1, 1};
-  std::uint32_t first_label = 0, label_size = 0;  // into Record::text
   bool barrier_before = false;
 };
 
-struct RecordedBytes {
-  std::uint32_t index = 0;
-  std::uint32_t first = 0, nbytes = 0;  // into Record::data
-};
-
-// A submission's launches in flat arrays, so that recording allocates nothing once they have grown.
-struct Record {
-  std::vector<RecordedLaunch> launches;
-  std::vector<backend::BufferBinding> buffers;
-  std::vector<RecordedBytes> bytes;
-  std::vector<backend::ThreadgroupBinding> threadgroup_memory;
-  std::vector<std::uint8_t> data;
-  std::string text;
-  void clear();
-};
+class Record;
 
 class NullDevice final : public backend::Device, public std::enable_shared_from_this<NullDevice> {
  public:
   NullDevice();
+  ~NullDevice() override;
   const backend::Capabilities& capabilities() const override { return capabilities_; }
   backend::Allocation allocate(std::uint64_t nbytes, bool zero) override;
   backend::Allocation wrap(void* address, std::uint64_t nbytes, bool readonly) override;
@@ -56,8 +48,8 @@ class NullDevice final : public backend::Device, public std::enable_shared_from_
   void cancel_all() noexcept override {}
   std::uint64_t allocated_bytes() const override { return allocated_bytes_.load(std::memory_order_relaxed); }
 
-  // The submission committed last.
-  METALANE_API Record last_record() const;
+  // The launches of the submission committed last.
+  METALANE_API std::vector<RecordedLaunch> last_record() const;
 
  private:
   friend class NullSubmission;

@@ -53,6 +53,10 @@ __all__ = [
 ]
 
 
+# Python looks a member up in its enum with a call of its own.
+_Q2_K = GgmlType.Q2_K
+
+
 @metal_struct
 class EmbeddingGgmlParams:
     """Of `embedding_gather_ggml`: ``output[t] = weight[ids[t]]`` (16 bytes).
@@ -106,7 +110,7 @@ class GgmlQuantizedMatmulIdParams:
 
 def EmbeddingQ2KParams(vocab_size: int, embed_dim: int, n_tokens: int) -> EmbeddingGgmlParams:
     """`EmbeddingGgmlParams` of Q2_K."""
-    return EmbeddingGgmlParams(vocab_size, embed_dim, n_tokens, GgmlType.Q2_K)
+    return EmbeddingGgmlParams(vocab_size, embed_dim, n_tokens, _Q2_K)
 
 
 def embedding_gather_q2_k(
@@ -127,4 +131,4 @@ def quantized_matmul_q2_k_batched_mv(
     k: int,
 ) -> None:
     """`quantized_matmul_batched_mv` of Q2_K."""
-    quantized_matmul_batched_mv(encoder, input, weight, output, batches, m, n, k, GgmlType.Q2_K)
+    quantized_matmul_batched_mv(encoder, input, weight, output, batches, m, n, k, _Q2_K)
