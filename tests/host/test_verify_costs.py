@@ -79,11 +79,11 @@ def test_fewer_rows_leave_the_rest_open() -> None:
 
 
 def test_a_real_device_is_measured(device: metalane.Device) -> None:
-    """Two rows that record forty copies take longer than one that records one."""
-    source, target = (device.zeros(1 << 14, np.uint8) for _ in range(2))
+    """Two rows that record 200 copies of a MiB, tens of milliseconds, take longer than one that records one."""
+    source, target = (device.zeros(1 << 20, np.uint8) for _ in range(2))
 
     def encode(encoder: metalane.CommandEncoder, rows: int) -> None:
-        for _ in range(1 if rows == 1 else 40):
+        for _ in range(1 if rows == 1 else 200):
             encoder.copy(source, target)
 
     table = metalane.VerifyCostTable.measure(device, encode, rows=2, **KEY)

@@ -173,11 +173,49 @@ inline void multiply_rows(const std::uint8_t* weight, std::uint32_t k, const flo
   }
 }
 
+// The same for `n_rows` rows, most_in_turn at most, where the registers hold the sums of one row: the rows
+// take a stretch of the inputs one behind another, while it stays in the first cache, and their sums wait in
+// memory.
+constexpr std::uint32_t most_in_turn = 8;
+template <class V, class Type, std::uint32_t inputs>
+inline void multiply_in_turn(const std::uint8_t* weight, std::uint32_t n_rows, std::uint32_t k,
+                             const float* const* input, float* const* outputs, std::uint32_t first_output) {
+  typename V::Floats sums[most_in_turn][inputs][2];
+  for (std::uint32_t r = 0; r < n_rows; ++r) {
+    for (auto& of_input : sums[r]) of_input[0] = of_input[1] = V::zero();
+  }
+  for (std::uint32_t at = 0; at < k; at += stretch) {
+    for (std::uint32_t r = 0; r < n_rows; ++r) {
+      const std::uint8_t* const row = weight + r * row_bytes<Type>(k);
+      fetch_ahead<Type>(row, at, k, n_rows);
+      Multiply<V, inputs> in_registers;
+      for (std::uint32_t i = 0; i < inputs; ++i) {
+        in_registers.input[i] = input[i];
+        for (int which = 0; which < 2; ++which) in_registers.sums[i][which] = sums[r][i][which];
+      }
+      decode_row<V, Type>(row, at, least(at + stretch, k), in_registers);
+      for (std::uint32_t i = 0; i < inputs; ++i) {
+        for (int which = 0; which < 2; ++which) sums[r][i][which] = in_registers.sums[i][which];
+      }
+    }
+  }
+  for (std::uint32_t r = 0; r < n_rows; ++r) {
+    for (std::uint32_t i = 0; i < inputs; ++i)
+      outputs[i][first_output + r] = V::sum(V::add(sums[r][i][0], sums[r][i][1]));
+  }
+}
+
 // The same for any number of rows; `input` and `outputs` repeat the last one up to `inputs`.
 template <class V, class Type, std::uint32_t inputs>
 void multiply_piece(const std::uint8_t* weight, std::uint32_t n_rows, std::uint32_t k,
                     const float* const* input, float* const* outputs) {
   constexpr std::uint32_t rows = V::mv_sums >= 8 * inputs ? 4 : V::mv_sums >= 4 * inputs ? 2 : 1;
+  if constexpr (V::mv_sums == 2 * inputs) {
+    for (std::uint32_t r = 0; r < n_rows; r += most_in_turn)
+      multiply_in_turn<V, Type, inputs>(weight + r * row_bytes<Type>(k), least(most_in_turn, n_rows - r), k,
+                                        input, outputs, r);
+    return;
+  }
   std::uint32_t r = 0;
   for (; r + rows <= n_rows; r += rows)
     multiply_rows<V, Type, inputs, rows>(weight + r * row_bytes<Type>(k), k, input, outputs, r);
