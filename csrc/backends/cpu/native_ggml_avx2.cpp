@@ -20,7 +20,7 @@ struct Avx2 {
     __m256i first, second;
   };
   static constexpr Isa isa = Isa::avx2;
-  static constexpr std::uint32_t mv_sums = 4;
+  static constexpr std::uint32_t mv_rows(std::uint32_t inputs) { return 4 / inputs; }
   static constexpr std::uint32_t mm_rows = 2, mm_inputs = 3;  // 12 of 16 registers hold sums
 
   static Floats zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }

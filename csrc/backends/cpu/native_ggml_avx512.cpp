@@ -14,7 +14,7 @@ struct Avx512 {
   using Ints = __m512i;
   using Bytes = __m512i;
   static constexpr Isa isa = Isa::avx512;
-  static constexpr std::uint32_t mv_sums = 16;
+  static constexpr std::uint32_t mv_rows(std::uint32_t inputs) { return inputs <= 2 ? 4 : 2; }
   static constexpr std::uint32_t mm_rows = 4,
                                  mm_inputs = 6;  // 24 sums, 4 weights and an input of 32 registers
 

@@ -5,9 +5,9 @@
 //
 // Of blocks that lie side by side, 256 weights at most, a description's `prepare<V>(blocks, count, prepared)`
 // reads what the weights are decoded with, factors above all; `decode<V>(blocks, prepared, i, sink)` then
-// gives piece i of `piece_length` weights, 16 at a time, to sink.even(at, w) and sink.odd(at, w) in turn,
-// `at` being the first one's place in the piece; sums that keep the two apart need not wait for each other.
-// Weights have the bits of GGML's own decoding to float. Layouts: shaders/lib/ggml_blocks.h.
+// gives piece i of `piece_length` weights, 16 at a time, to sink.take(at, w), `at` being the first one's
+// place in the piece. Weights have the bits of GGML's own decoding to float. Layouts:
+// shaders/lib/ggml_blocks.h.
 //
 // V has
 //   Floats, 16 of them: zero(), splat(x), load(p), load_first(p, n) (zeros behind), store(p, x),
@@ -80,8 +80,8 @@ inline typename V::Floats affine(const float* levels, const float& scale, const 
 template <class V, class Sink>
 inline void decode_nibbles(const std::uint8_t* bytes, typename V::Floats table, Sink& sink) {
   const auto q = V::bytes(bytes);
-  sink.even(0, V::look_up16(table, q));
-  sink.odd(16, V::look_up16(table, V::down(q, 4)));
+  sink.take(0, V::look_up16(table, q));
+  sink.take(16, V::look_up16(table, V::down(q, 4)));
 }
 
 // The same with a fifth bit each, which come first.
@@ -89,8 +89,8 @@ template <class V, class Sink>
 inline void decode_fives(const std::uint8_t* bits, typename V::Floats first, typename V::Floats second,
                          Sink& sink) {
   const auto q = V::bytes(bits + 4);
-  sink.even(0, V::look_up32(first, second, q, bits));
-  sink.odd(16, V::look_up32(first, second, V::down(q, 4), bits + 2));
+  sink.take(0, V::look_up32(first, second, q, bits));
+  sink.take(16, V::look_up32(first, second, V::down(q, 4), bits + 2));
 }
 
 // What eight blocks of 32 begin with.
@@ -152,8 +152,8 @@ struct Q8_0 : Blocks32<34> {
   template <class V, class Sink>
   static void decode(const std::uint8_t* blocks, const Prepared& factors, std::uint32_t i, Sink& sink) {
     const auto* quants = reinterpret_cast<const std::int8_t*>(blocks + i * block_bytes + 2);
-    sink.even(0, V::multiply(V::signed_floats(quants), V::splat(factors.scale[i])));
-    sink.odd(16, V::multiply(V::signed_floats(quants + 16), V::splat(factors.scale[i])));
+    sink.take(0, V::multiply(V::signed_floats(quants), V::splat(factors.scale[i])));
+    sink.take(16, V::multiply(V::signed_floats(quants + 16), V::splat(factors.scale[i])));
   }
 };
 
@@ -205,8 +205,8 @@ struct Q2_K {
 #pragma GCC unroll 4
     for (std::uint32_t quarter = 0; quarter < 4; ++quarter) {
       const float* const weights = tables.weights + 32 * half + 8 * quarter;
-      sink.even(32 * quarter, V::look_up4(weights, V::down(first, 2 * quarter)));
-      sink.odd(32 * quarter + 16, V::look_up4(weights + 4, V::down(second, 2 * quarter)));
+      sink.take(32 * quarter, V::look_up4(weights, V::down(first, 2 * quarter)));
+      sink.take(32 * quarter + 16, V::look_up4(weights + 4, V::down(second, 2 * quarter)));
     }
   }
 };
@@ -221,8 +221,8 @@ struct SixteenParts {
 template <class V, class Sink>
 inline void decode_parts(const SixteenParts& parts, std::uint32_t pair, Sink& sink) {
   const std::int8_t* const quants = parts.quants + 32 * pair;
-  sink.even(0, V::multiply(V::signed_floats(quants), V::splat(parts.scales[2 * pair])));
-  sink.odd(16, V::multiply(V::signed_floats(quants + 16), V::splat(parts.scales[2 * pair + 1])));
+  sink.take(0, V::multiply(V::signed_floats(quants), V::splat(parts.scales[2 * pair])));
+  sink.take(16, V::multiply(V::signed_floats(quants + 16), V::splat(parts.scales[2 * pair + 1])));
 }
 
 struct Q3_K {
@@ -294,10 +294,10 @@ struct Q4_K {
     const auto low = affine<V>(kNibbles, factors.scale(2 * i), factors.minimum(2 * i));
     const auto high = affine<V>(kNibbles, factors.scale(2 * i + 1), factors.minimum(2 * i + 1));
     const auto first = V::bytes(block + 16 + 32 * i), second = V::bytes(block + 32 + 32 * i);
-    sink.even(0, V::look_up16(low, first));
-    sink.odd(16, V::look_up16(low, second));
-    sink.even(32, V::look_up16(high, V::down(first, 4)));
-    sink.odd(48, V::look_up16(high, V::down(second, 4)));
+    sink.take(0, V::look_up16(low, first));
+    sink.take(16, V::look_up16(low, second));
+    sink.take(32, V::look_up16(high, V::down(first, 4)));
+    sink.take(48, V::look_up16(high, V::down(second, 4)));
   }
 };
 
@@ -323,8 +323,8 @@ struct Q5_K {
     const std::int8_t* const quants = prepared.quants + 32 * run;
     const auto scale = V::splat(prepared.factors.scale(run));
     const auto minimum = V::splat(prepared.factors.minimum(run));
-    sink.even(0, V::multiply_add(V::signed_floats(quants), scale, minimum));
-    sink.odd(16, V::multiply_add(V::signed_floats(quants + 16), scale, minimum));
+    sink.take(0, V::multiply_add(V::signed_floats(quants), scale, minimum));
+    sink.take(16, V::multiply_add(V::signed_floats(quants + 16), scale, minimum));
   }
 };
 

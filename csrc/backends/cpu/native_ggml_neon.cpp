@@ -12,7 +12,9 @@ namespace {
 
 struct Neon : Fours {
   static constexpr Isa isa = Isa::neon;
-  static constexpr std::uint32_t mv_sums = 4;
+  static constexpr std::uint32_t mv_rows(std::uint32_t inputs) {
+    return inputs == 1 ? 4 : inputs == 2 ? 2 : 1;
+  }
   static constexpr std::uint32_t mm_rows = 2, mm_inputs = 2;  // 16 of 32 registers hold sums
 
   static Floats multiply_add(Floats a, Floats b, Floats c) {

@@ -8,7 +8,7 @@ namespace {
 
 struct Portable : Fours {
   static constexpr Isa isa = Isa::baseline;
-  static constexpr std::uint32_t mv_sums = 2;
+  static constexpr std::uint32_t mv_rows(std::uint32_t inputs) { return inputs == 1 ? 2 : 1; }
   static constexpr std::uint32_t mm_rows = 1, mm_inputs = 2;  // 8 of 16 registers hold sums
 
   static Floats multiply_add(Floats a, Floats b, Floats c) {  // two roundings

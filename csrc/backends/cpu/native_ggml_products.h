@@ -1,12 +1,12 @@
 // Gather, mat-vec and mat-mat with GGML weights, dense and routed, over a vector type `V` and the
 // descriptions of native_ggml_blocks.h, whose rules on linkage hold here, too.
 //
-// V has besides: mv_sums, how many running sums mat-vec may keep in registers (two a product); mm_rows and
-// mm_inputs, the tile of sums of mat-mat.
+// V has besides: mv_sums, how many running sums mat-vec may keep in registers; mm_rows and mm_inputs, the
+// tile of sums of mat-mat.
 //
-// Order of sums. Lane l of 16 takes elements l, l + 16, ...; mat-vec keeps even and odd sixteens apart,
-// mat-mat adds up the lanes every mm_depth elements. Both depend on k alone, so that a row of inputs gives
-// the same bits whatever stands beside it and however many threads share the work.
+// Order of sums. Lane l of 16 takes elements l, l + 16, ...; mat-mat adds up the lanes every mm_depth
+// elements. Both depend on k alone, so that a row of inputs gives the same bits whatever stands beside it and
+// however many threads share the work.
 #pragma once
 
 #include <metalane/params/embedding_ggml.h>
@@ -39,12 +39,8 @@ struct Shifted {
   Sink& sink;
   std::uint32_t at;
   template <class Floats>
-  void even(std::uint32_t place, Floats w) {
-    sink.even(at + place, w);
-  }
-  template <class Floats>
-  void odd(std::uint32_t place, Floats w) {
-    sink.odd(at + place, w);
+  void take(std::uint32_t place, Floats w) {
+    sink.take(at + place, w);
   }
 };
 
@@ -54,14 +50,8 @@ template <class V, class Type, class Sink>
 inline void decode_row(const std::uint8_t* row, std::uint32_t begin, std::uint32_t end, Sink& sink) {
   if constexpr (Type::block_length == 1) {
     std::uint32_t at = begin;
-    for (; at + 32 <= end; at += 32) {
-      sink.even(at, Type::template sixteen<V>(row + std::uint64_t{at} * Type::block_bytes));
-      sink.odd(at + 16, Type::template sixteen<V>(row + std::uint64_t{at + 16} * Type::block_bytes));
-    }
-    if (at + 16 <= end) {
-      sink.even(at, Type::template sixteen<V>(row + std::uint64_t{at} * Type::block_bytes));
-      at += 16;
-    }
+    for (; at + 16 <= end; at += 16)
+      sink.take(at, Type::template sixteen<V>(row + std::uint64_t{at} * Type::block_bytes));
     if (at < end) {
       const std::uint8_t* elements = row + std::uint64_t{at} * Type::block_bytes;
       sink.rest(at, first_of_sixteen<V, Type>(elements, end - at), end - at);
@@ -85,8 +75,7 @@ inline void decode_row(const std::uint8_t* row, std::uint32_t begin, std::uint32
 template <class V, bool padded = false>
 struct Store {
   float* to;
-  void even(std::uint32_t at, typename V::Floats w) { V::store(to + at, w); }
-  void odd(std::uint32_t at, typename V::Floats w) { V::store(to + at, w); }
+  void take(std::uint32_t at, typename V::Floats w) { V::store(to + at, w); }
   void rest(std::uint32_t at, typename V::Floats w, std::uint32_t n) {
     padded ? V::store(to + at, w) : V::store_first(to + at, n, w);
   }
@@ -95,21 +84,15 @@ struct Store {
 // Adds the products of one row of weights with some rows of inputs.
 template <class V, std::uint32_t inputs>
 struct Multiply {
-  typename V::Floats sums[inputs][2];
+  typename V::Floats sums[inputs];
   const float* input[inputs];
 
-  void even(std::uint32_t at, typename V::Floats w) { add<0>(at, w); }
-  void odd(std::uint32_t at, typename V::Floats w) { add<1>(at, w); }
+  void take(std::uint32_t at, typename V::Floats w) {
+    for (std::uint32_t i = 0; i < inputs; ++i) sums[i] = V::multiply_add(w, V::load(input[i] + at), sums[i]);
+  }
   void rest(std::uint32_t at, typename V::Floats w, std::uint32_t n) {
     for (std::uint32_t i = 0; i < inputs; ++i)
-      sums[i][0] = V::multiply_add(w, V::load_first(input[i] + at, n), sums[i][0]);
-  }
-
- private:
-  template <int which>
-  void add(std::uint32_t at, typename V::Floats w) {
-    for (std::uint32_t i = 0; i < inputs; ++i)
-      sums[i][which] = V::multiply_add(w, V::load(input[i] + at), sums[i][which]);
+      sums[i] = V::multiply_add(w, V::load_first(input[i] + at, n), sums[i]);
   }
 };
 
@@ -126,20 +109,39 @@ inline void fetch_ahead(const std::uint8_t* row, std::uint32_t at, std::uint32_t
   for (std::uint64_t i = 0; i < of_stretch; i += line) __builtin_prefetch(row + ahead + i);
 }
 
-// Multiplies a stretch of each row, or what is there of it. What blocks are decoded with is ready for all
-// rows before the first needs it; small blocks of the rows take turns, so that no sum waits for itself.
+// The inputs at `place` are read from memory once more, as operands of multiplications. Those of eight rows,
+// kept for the next row of weights, would take the registers that the sums need.
+inline void loaded_anew(std::uint32_t& place) { __asm__ volatile("" : "+r"(place)); }
+
+// Multiplies elements [at, end) of each row, a stretch at most. The rows take turns by pieces, so that no sum
+// waits for itself; what blocks are decoded with is ready for all rows before the first needs it.
 template <class V, class Type, std::uint32_t inputs, std::uint32_t rows>
-inline void multiply_stretch(const std::uint8_t* weight, std::uint64_t row_bytes, std::uint32_t at,
-                             std::uint32_t count, Multiply<V, inputs> (&row)[rows]) {
-  typename Type::Prepared prepared[rows];
-  for (std::uint32_t r = 0; r < rows; ++r)
-    Type::template prepare<V>(weight + r * row_bytes, count, prepared[r]);
-  through_memory(prepared);
-  for (std::uint32_t i = 0; i < count * Type::block_length / Type::piece_length; ++i) {
+inline void multiply_stretch(const std::uint8_t* weight, std::uint64_t bytes_a_row, std::uint32_t at,
+                             std::uint32_t end, Multiply<V, inputs> (&row)[rows]) {
+  const std::uint8_t* const first = weight + row_bytes<Type>(at);
+  if constexpr (Type::block_length == 1) {
+    std::uint64_t place = 0;
+    for (; at + 16 <= end; at += 16, place += 16 * Type::block_bytes) {
 #pragma GCC unroll 4
-    for (std::uint32_t r = 0; r < rows; ++r) {
-      Shifted<Multiply<V, inputs>> piece{row[r], at + i * Type::piece_length};
-      Type::template decode<V>(weight + r * row_bytes, prepared[r], i, piece);
+      for (std::uint32_t r = 0; r < rows; ++r)
+        row[r].take(at, Type::template sixteen<V>(first + r * bytes_a_row + place));
+    }
+    for (std::uint32_t r = 0; at < end && r < rows; ++r)
+      row[r].rest(at, first_of_sixteen<V, Type>(first + r * bytes_a_row + place, end - at), end - at);
+  } else {
+    const std::uint32_t count = (end - at) / Type::block_length;
+    typename Type::Prepared prepared[rows];
+    for (std::uint32_t r = 0; r < rows; ++r)
+      Type::template prepare<V>(first + r * bytes_a_row, count, prepared[r]);
+    through_memory(prepared);
+    for (std::uint32_t i = 0; i < count * Type::block_length / Type::piece_length; ++i) {
+#pragma GCC unroll 4
+      for (std::uint32_t r = 0; r < rows; ++r) {
+        std::uint32_t place = at + i * Type::piece_length;
+        if constexpr (inputs > 4) loaded_anew(place);
+        Shifted<Multiply<V, inputs>> piece{row[r], place};
+        Type::template decode<V>(first + r * bytes_a_row, prepared[r], i, piece);
+      }
     }
   }
 }
@@ -149,59 +151,18 @@ template <class V, class Type, std::uint32_t inputs, std::uint32_t rows>
 inline void multiply_rows(const std::uint8_t* weight, std::uint32_t k, const float* const* input,
                           float* const* outputs, std::uint32_t first_output) {
   Multiply<V, inputs> row[rows];
-  for (std::uint32_t r = 0; r < rows; ++r) {
+  for (Multiply<V, inputs>& one : row) {
     for (std::uint32_t i = 0; i < inputs; ++i) {
-      row[r].input[i] = input[i];
-      row[r].sums[i][0] = row[r].sums[i][1] = V::zero();
+      one.input[i] = input[i];
+      one.sums[i] = V::zero();
     }
   }
-  // A stretch of the inputs stays in the cache while all rows take it.
   for (std::uint32_t at = 0; at < k; at += stretch) {
-    const std::uint32_t end = least(at + stretch, k);
     for (std::uint32_t r = 0; r < rows; ++r) fetch_ahead<Type>(weight + r * row_bytes<Type>(k), at, k, rows);
-    if constexpr (Type::block_length == 1) {
-      for (std::uint32_t r = 0; r < rows; ++r)
-        decode_row<V, Type>(weight + r * row_bytes<Type>(k), at, end, row[r]);
-    } else {
-      multiply_stretch<V, Type>(weight + row_bytes<Type>(at), row_bytes<Type>(k), at,
-                                (end - at) / Type::block_length, row);
-    }
+    multiply_stretch<V, Type>(weight, row_bytes<Type>(k), at, least(at + stretch, k), row);
   }
   for (std::uint32_t i = 0; i < inputs; ++i) {
-    for (std::uint32_t r = 0; r < rows; ++r)
-      outputs[i][first_output + r] = V::sum(V::add(row[r].sums[i][0], row[r].sums[i][1]));
-  }
-}
-
-// The same for `n_rows` rows, most_in_turn at most, where the registers hold the sums of one row: the rows
-// take a stretch of the inputs one behind another, while it stays in the first cache, and their sums wait in
-// memory.
-constexpr std::uint32_t most_in_turn = 8;
-template <class V, class Type, std::uint32_t inputs>
-inline void multiply_in_turn(const std::uint8_t* weight, std::uint32_t n_rows, std::uint32_t k,
-                             const float* const* input, float* const* outputs, std::uint32_t first_output) {
-  typename V::Floats sums[most_in_turn][inputs][2];
-  for (std::uint32_t r = 0; r < n_rows; ++r) {
-    for (auto& of_input : sums[r]) of_input[0] = of_input[1] = V::zero();
-  }
-  for (std::uint32_t at = 0; at < k; at += stretch) {
-    for (std::uint32_t r = 0; r < n_rows; ++r) {
-      const std::uint8_t* const row = weight + r * row_bytes<Type>(k);
-      fetch_ahead<Type>(row, at, k, n_rows);
-      Multiply<V, inputs> in_registers;
-      for (std::uint32_t i = 0; i < inputs; ++i) {
-        in_registers.input[i] = input[i];
-        for (int which = 0; which < 2; ++which) in_registers.sums[i][which] = sums[r][i][which];
-      }
-      decode_row<V, Type>(row, at, least(at + stretch, k), in_registers);
-      for (std::uint32_t i = 0; i < inputs; ++i) {
-        for (int which = 0; which < 2; ++which) sums[r][i][which] = in_registers.sums[i][which];
-      }
-    }
-  }
-  for (std::uint32_t r = 0; r < n_rows; ++r) {
-    for (std::uint32_t i = 0; i < inputs; ++i)
-      outputs[i][first_output + r] = V::sum(V::add(sums[r][i][0], sums[r][i][1]));
+    for (std::uint32_t r = 0; r < rows; ++r) outputs[i][first_output + r] = V::sum(row[r].sums[i]);
   }
 }
 
@@ -209,18 +170,17 @@ inline void multiply_in_turn(const std::uint8_t* weight, std::uint32_t n_rows, s
 template <class V, class Type, std::uint32_t inputs>
 void multiply_piece(const std::uint8_t* weight, std::uint32_t n_rows, std::uint32_t k,
                     const float* const* input, float* const* outputs) {
-  constexpr std::uint32_t rows = V::mv_sums >= 8 * inputs ? 4 : V::mv_sums >= 4 * inputs ? 2 : 1;
-  if constexpr (V::mv_sums == 2 * inputs) {
-    for (std::uint32_t r = 0; r < n_rows; r += most_in_turn)
-      multiply_in_turn<V, Type, inputs>(weight + r * row_bytes<Type>(k), least(most_in_turn, n_rows - r), k,
-                                        input, outputs, r);
-    return;
+  constexpr std::uint32_t rows = V::mv_rows(inputs);
+  if constexpr (rows == 0) {
+    multiply_piece<V, Type, inputs / 2>(weight, n_rows, k, input, outputs);
+    multiply_piece<V, Type, inputs / 2>(weight, n_rows, k, input + inputs / 2, outputs + inputs / 2);
+  } else {
+    std::uint32_t r = 0;
+    for (; r + rows <= n_rows; r += rows)
+      multiply_rows<V, Type, inputs, rows>(weight + r * row_bytes<Type>(k), k, input, outputs, r);
+    for (; r < n_rows; ++r)
+      multiply_rows<V, Type, inputs, 1>(weight + r * row_bytes<Type>(k), k, input, outputs, r);
   }
-  std::uint32_t r = 0;
-  for (; r + rows <= n_rows; r += rows)
-    multiply_rows<V, Type, inputs, rows>(weight + r * row_bytes<Type>(k), k, input, outputs, r);
-  for (; r < n_rows; ++r)
-    multiply_rows<V, Type, inputs, 1>(weight + r * row_bytes<Type>(k), k, input, outputs, r);
 }
 
 // Rows of weights that one task of a mat-vec takes, of `total` in all: sixteen tasks a thread share well, and

@@ -100,10 +100,10 @@ class Record {
   // Of a launch; its buffers, threadgroup memory and bytes lie behind.
   struct Head {
     Text name, label;
-    std::uint32_t grid[3], threads_per_threadgroup[3];
-    Grid::Kind grid_kind;
-    bool barrier_before;
-    std::uint8_t buffers, threadgroup_memory, bytes;  // counts: at most 31 arguments
+    std::uint32_t grid[3] = {}, threads_per_threadgroup[3] = {};
+    Grid::Kind grid_kind = {};
+    bool barrier_before = false;
+    std::uint8_t buffers = 0, threadgroup_memory = 0, bytes = 0;  // counts: at most 31 arguments
   };
   // Of bytes, which lie behind.
   struct BytesHead {
