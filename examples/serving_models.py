@@ -116,7 +116,7 @@ class Draft:
 class Shape:
     """Of the models and of a step."""
 
-    lanes: int = 4
+    lanes: int = 2
     rows: int = 4
     """R: the anchor's row of a lane, and one a drafted token."""
     vocabulary: int = 32_768
@@ -203,8 +203,8 @@ class Target:
 
     @staticmethod
     def algorithm(rows: int) -> str:
-        """Mat-vec for few rows; tiles of mat-mat, on the CPU, cost less from some six rows on."""
-        return "mv" if rows <= 4 else "mm"
+        """Mat-vec, whose cost rises by eight rows at a time; above two times eight, tiles of mat-mat cost less."""
+        return "mv" if rows <= 16 else "mm"
 
     def __init__(
         self, device: metalane.Device, kernels: metalane.CompiledSource, shape: Shape, w: Weights
