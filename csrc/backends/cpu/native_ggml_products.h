@@ -96,17 +96,22 @@ struct Multiply {
   }
 };
 
-// Asks for what will be read of a row when a stretch of it is about to be, or, near its end, for the
-// beginning of the row that follows in its place. Several rows at a time, each in pages of its own, are more
-// than the processor foresees by itself.
+// Asks for a stretch of weights that will be read from `at` on, for the second cache.
+template <class Type>
+inline void fetch_stretch(const std::uint8_t* at) {
+  constexpr std::uint64_t line = 64, bytes = stretch / Type::block_length * Type::block_bytes;
+#pragma GCC unroll 16
+  for (std::uint64_t i = 0; i < bytes; i += line) __builtin_prefetch(at + i, 0, 2);
+}
+
+// Element `at` of one of `rows` rows is about to be read: asks for that of the row that will follow in its
+// place, or, where rows are that long, for what is a little further on. Several rows at a time, each in pages
+// of its own, are more than the processor foresees by itself.
 template <class Type>
 inline void fetch_ahead(const std::uint8_t* row, std::uint32_t at, std::uint32_t k, std::uint32_t rows) {
-  constexpr std::uint64_t distance = 512, line = 64,
-                          of_stretch = stretch / Type::block_length * Type::block_bytes;
-  std::uint64_t ahead = row_bytes<Type>(at) + distance;
-  if (ahead >= row_bytes<Type>(k)) ahead += (rows - 1) * row_bytes<Type>(k);
-#pragma GCC unroll 16
-  for (std::uint64_t i = 0; i < of_stretch; i += line) __builtin_prefetch(row + ahead + i);
+  constexpr std::uint64_t most = 256 * 1024, within_row = 4096;
+  const std::uint64_t next = rows * row_bytes<Type>(k);
+  fetch_stretch<Type>(row + row_bytes<Type>(at) + (next <= most ? next : within_row));
 }
 
 // The inputs at `place` are read from memory once more, as operands of multiplications. Those of eight rows,
@@ -340,14 +345,16 @@ void id_mv(const NativeLaunch& launch, std::uint32_t task) {
 constexpr std::uint32_t mm_block = 32, mm_depth = 1024;
 
 template <class V, class Type>
-void decode_depth(const std::uint8_t* row, std::uint32_t begin, std::uint32_t end, float* to) {
+void decode_depth(const std::uint8_t* row, std::uint32_t begin, std::uint32_t end, std::uint32_t k,
+                  float* to) {
+  for (std::uint32_t at = begin; at < end; at += stretch) fetch_ahead<Type>(row, at, k, 4);
   Store<V, true> store{to - begin};
   decode_row<V, Type>(row, begin, end, store);
 }
 
 // What the tiles of a mat-mat read and write, whatever their type.
 struct Tiles {
-  void (*decode)(const std::uint8_t* row, std::uint32_t begin, std::uint32_t end, float* to);
+  void (*decode)(const std::uint8_t* row, std::uint32_t begin, std::uint32_t end, std::uint32_t k, float* to);
   const std::uint8_t* weight;  // the block's first row
   std::uint64_t row_bytes;
   std::uint32_t n_rows, k;
@@ -396,7 +403,7 @@ void multiply_block(const Tiles& tiles, std::uint32_t count, const Inputs& input
   for (std::uint32_t begin = 0; begin < tiles.k; begin += mm_depth) {
     const std::uint32_t end = least(begin + mm_depth, tiles.k);
     for (std::uint32_t r = 0; r < tiles.n_rows; ++r)
-      tiles.decode(tiles.weight + r * tiles.row_bytes, begin, end, weights + r * mm_depth);
+      tiles.decode(tiles.weight + r * tiles.row_bytes, begin, end, tiles.k, weights + r * mm_depth);
     for (std::uint32_t tile = 0; tile < n_tiles; ++tile) {
       // Tiles of about the same height.
       const auto first = static_cast<std::uint32_t>(std::uint64_t{count} * tile / n_tiles);
