@@ -290,7 +290,7 @@ def main() -> None:
 
     small = options.quick
     fusions = [
-        pair(cpu, *((8, 4, 64, 256) if small else (32, 16, 512, 2048))),
+        pair(cpu, *((8, 4, 64, 256) if small else (32, 128, 64, 256))),
         batch(cpu, *((8, 64, 256) if small else (32, 128, 512))),
     ]
     gains: dict[str, float] = {}
