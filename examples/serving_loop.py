@@ -1,6 +1,6 @@
 """A serving loop: requests come and go on a few lanes, and drafts make each step worth several tokens.
 
-    python examples/serving_loop.py [--device cpu] [--lanes 2] [--rows 4] [--requests 24] [--tokens 64]
+    python examples/serving_loop.py [--device cpu] [--lanes 3] [--rows 4] [--requests 24] [--tokens 64]
                                     [--acceptance 0.8] [--temperature 0] [--vocabulary 32768] [--seed 1] [--small]
 
 A step is one replay of one captured graph:
@@ -241,7 +241,7 @@ class AdaptiveRows:
     """
 
     PROBE_STEPS, PROBE_ROWS = 128, 2  # while they do not pay, a few rows are drafted so often
-    FIT_STEPS = 8
+    FIT_STEPS = 32
     NEWEST = 0.1  # weight of the newest step in the running mean
 
     def __init__(self, engine: Engine) -> None:
@@ -520,7 +520,7 @@ def within(kind: type[int] | type[float], least: float, most: float = math.inf) 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A serving loop with and without drafts.")
     parser.add_argument("--device", choices=["metal", "cpu"], help="default: Metal where there is one")
-    parser.add_argument("--lanes", type=within(int, 1, 4), default=2, help="requests served at once, 1 to 4")
+    parser.add_argument("--lanes", type=within(int, 1, 4), default=3, help="requests served at once, 1 to 4")
     parser.add_argument("--rows", type=within(int, 2, 16), default=4, help="rows a lane at most, 2 to 16")
     parser.add_argument("--requests", type=within(int, 1), default=24)
     parser.add_argument("--tokens", type=within(int, 1), default=64, help="of a request, in the mean")

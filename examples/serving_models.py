@@ -116,7 +116,7 @@ class Draft:
 class Shape:
     """Of the models and of a step."""
 
-    lanes: int = 2
+    lanes: int = 3
     rows: int = 4
     """R: the anchor's row of a lane, and one a drafted token."""
     vocabulary: int = 32_768
