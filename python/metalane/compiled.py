@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, overload
 import numpy as np
 
 from . import _core
+from .argument_text import shown
 from .errors import ArgumentError, DTypeError, KernelNotFoundError
 
 __all__ = ["Arguments", "CompiledKernel", "CompiledSource"]
@@ -34,17 +35,8 @@ def _refuse(
     raise error
 
 
-def _shown(value: object) -> str:
-    # The repr of a large array takes seconds, that of a long integer raises.
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
-    return f"{reprlib.repr(value)} ({type(value).__name__})"
-
-
 def _shown_key(key: object) -> str:
-    return _shown(key) if isinstance(key, int) and key.bit_length() > 256 else reprlib.repr(key)
+    return shown(key) if isinstance(key, int) and key.bit_length() > 256 else reprlib.repr(key)
 
 
 def _hint(word: object, known: Sequence[str]) -> str:
@@ -170,7 +162,7 @@ class _Parameter:
             self.refuse(
                 "a Buffer, or a NumPy or DLPack array, because the kernel may write it "
                 f"({self.argument.declaration})",
-                _shown(value),
+                shown(value),
                 DTypeError,
             )
         return self._pack(value, device), False
@@ -386,7 +378,7 @@ class CompiledKernel:
         if encoder is not None:
             self._check_encoder(encoder, wait, timeout)
         elif wait is not None and not isinstance(wait, bool):
-            _refuse(self.name, "wait", "True, False or None", _shown(wait), DTypeError)
+            _refuse(self.name, "wait", "True, False or None", shown(wait), DTypeError)
         if copied:
             self._check_copied(copied, args, named, encoder is None and wait is not False)
         # An encoder of the call's own is abandoned where it fails; a given one is its owner's.
@@ -493,7 +485,7 @@ class CompiledKernel:
                 "threadgroup_memory": ", or a dict {index or name: bytes}",
             }
             expected = f"an integer or a tuple or list of integers{others.get(option, '')}"
-            _refuse(self.name, option, expected, _shown(value), DTypeError)
+            _refuse(self.name, option, expected, shown(value), DTypeError)
 
     def _default_threadgroup(self, pipeline: _core.Pipeline, threads: object) -> tuple[int, int, int]:
         if pipeline is self._pipeline and (threads is None or type(threads) is int):
@@ -518,7 +510,7 @@ class CompiledKernel:
                     self.name,
                     f"argument '{name}'",
                     "given as threadgroup_memory={name: bytes}",
-                    _shown(value),
+                    shown(value),
                 )
             if position is None:
                 _refuse(
@@ -558,10 +550,10 @@ class CompiledKernel:
 
     def _check_encoder(self, encoder: object, wait: object, timeout: object) -> None:
         if not isinstance(encoder, _core.CommandEncoder):
-            _refuse(self.name, "encoder", "a CommandEncoder or None", _shown(encoder), DTypeError)
+            _refuse(self.name, "encoder", "a CommandEncoder or None", shown(encoder), DTypeError)
         for option, value in (("wait", wait), ("timeout", timeout)):
             if value is not None:
-                _refuse(self.name, option, "None with encoder= (its commit() decides)", _shown(value))
+                _refuse(self.name, option, "None with encoder= (its commit() decides)", shown(value))
 
     def _checked_constants(self, given: object) -> dict[str, Constant]:
         constants = checked_constants(given, self._signature.constants, self.name)
@@ -571,7 +563,7 @@ class CompiledKernel:
                     self.name,
                     f"constants['{name}']",
                     f"left out: the source was compiled with {self._fixed[name]!r}",
-                    _shown(constants[name]),
+                    shown(constants[name]),
                 )
         return constants
 
@@ -651,7 +643,7 @@ class CompiledSource:
 def checked_constants(given: object, known: Sequence[_core.FunctionConstant], op: str) -> dict[str, Constant]:
     """Function constants by name, each of its declared type and in its range."""
     if not isinstance(given, Mapping):
-        _refuse(op, "constants", "a dict {name or index: value} or None", _shown(given), DTypeError)
+        _refuse(op, "constants", "a dict {name or index: value} or None", shown(given), DTypeError)
     by_key: dict[Any, _core.FunctionConstant] = {}
     for constant in known:
         by_key[constant.name] = by_key[constant.index] = constant
@@ -670,7 +662,7 @@ def checked_constants(given: object, known: Sequence[_core.FunctionConstant], op
 
 def _check_text(value: object, argument: str) -> str:
     if not isinstance(value, str):
-        _refuse("Device.compile", argument, "a str", _shown(value), DTypeError)
+        _refuse("Device.compile", argument, "a str", shown(value), DTypeError)
     return value
 
 
@@ -686,13 +678,13 @@ def compile_source(
     """Reads a source in a registry of its own; see :meth:`Device.compile`."""
     label = "source" if name is None else _check_text(name, "name")
     if not label or "::" in label or not label.isprintable():
-        _refuse("Device.compile", "name", "printable, not empty and without '::'", _shown(name))
+        _refuse("Device.compile", "name", "printable, not empty and without '::'", shown(name))
     if _check_text(math, "math") not in ("safe", "fast"):
-        _refuse("Device.compile", "math", "'safe' or 'fast'", _shown(math))
+        _refuse("Device.compile", "math", "'safe' or 'fast'", shown(math))
     registry = _core._private_registry(device)
     if headers is not None:
         if not isinstance(headers, Mapping):
-            _refuse("Device.compile", "headers", "a dict {name: text} or None", _shown(headers), DTypeError)
+            _refuse("Device.compile", "headers", "a dict {name: text} or None", shown(headers), DTypeError)
         for header, text in headers.items():
             registry.register_header(
                 _check_text(header, "headers' names"), _check_text(text, f"headers[{header!r}]")

@@ -6,7 +6,6 @@ import json
 import math
 import operator
 import os
-import reprlib
 import statistics
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ._core import DFLASH2_VERIFY_COSTS, CommandEncoder, Device
+from .argument_text import shown
 from .errors import ArgumentError, DTypeError
 from .graph_places import refuse
 
@@ -24,13 +24,9 @@ __all__ = ["VerifyCostTable"]
 FORMAT = 1
 
 
-def _described(value: Any) -> str:
-    return f"{reprlib.repr(value)} ({type(value).__name__})"
-
-
 def _text(op: str, argument: str, value: Any) -> str:
     if not isinstance(value, str):
-        refuse(op, argument, "a str", _described(value), DTypeError)
+        refuse(op, argument, "a str", shown(value), DTypeError)
     return value
 
 
@@ -38,7 +34,7 @@ def _shape(op: str, value: Any) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, value))
     except TypeError:
-        refuse(op, "shape", "a sequence of integers", _described(value), DTypeError)
+        refuse(op, "shape", "a sequence of integers", shown(value), DTypeError)
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class VerifyCostTable:
         _text(op, "quantization", self.quantization)
         object.__setattr__(self, "shape", _shape(op, self.shape))
         if not isinstance(self.seconds, (tuple, list)):
-            refuse(op, "seconds", "a sequence of floats", _described(self.seconds), DTypeError)
+            refuse(op, "seconds", "a sequence of floats", shown(self.seconds), DTypeError)
         if not 1 <= len(self.seconds) < DFLASH2_VERIFY_COSTS:
             raise ArgumentError(
                 f"{op}: seconds must be 1 to {DFLASH2_VERIFY_COSTS - 1} values, got {len(self.seconds)}"
@@ -72,7 +68,7 @@ class VerifyCostTable:
         for rows, value in enumerate(self.seconds, 1):
             if not (isinstance(value, float) and math.isfinite(value) and value > 0):
                 raise ArgumentError(
-                    f"{op}: seconds of {rows} rows must be finite and positive, got {reprlib.repr(value)}"
+                    f"{op}: seconds of {rows} rows must be finite and positive, got {shown(value)}"
                 )
         object.__setattr__(self, "seconds", tuple(map(float, self.seconds)))
 
@@ -102,11 +98,11 @@ class VerifyCostTable:
         op = "VerifyCostTable.measure"
         for name, value, least in (("rows", rows, 1), ("warmup", warmup, 0), ("repeats", repeats, 1)):
             if not hasattr(value, "__index__"):
-                refuse(op, name, "an integer", _described(value), DTypeError)
+                refuse(op, name, "an integer", shown(value), DTypeError)
             if value < least:
-                refuse(op, name, f"at least {least}", str(value))
+                refuse(op, name, f"at least {least}", shown(value))
         if rows >= DFLASH2_VERIFY_COSTS:
-            refuse(op, "rows", f"below {DFLASH2_VERIFY_COSTS}", str(rows))
+            refuse(op, "rows", f"below {DFLASH2_VERIFY_COSTS}", shown(rows))
         key = _shape(op, shape), _text(op, "quantization", quantization)
         times: list[list[float]] = [[] for _ in range(rows)]
         for turn in range(warmup + repeats):
@@ -129,7 +125,7 @@ class VerifyCostTable:
         could come to them.
         """
         if not (isinstance(overhead, (int, float)) and 0 <= overhead < math.inf):
-            refuse("VerifyCostTable.costs", "overhead", "seconds from 0 up", _described(overhead))
+            refuse("VerifyCostTable.costs", "overhead", "seconds from 0 up", shown(overhead))
         given = [math.nan, *(overhead + value for value in self.seconds)]
         return given + [math.nan] * (DFLASH2_VERIFY_COSTS - len(given))
 
@@ -151,7 +147,7 @@ class VerifyCostTable:
         """Raises ArgumentError, naming the field, where the file is no table or belongs to something else."""
         op = "VerifyCostTable.load"
         if not isinstance(device, Device):
-            refuse(op, "device", "a Device", _described(device), DTypeError)
+            refuse(op, "device", "a Device", shown(device), DTypeError)
         key = _shape(op, shape), _text(op, "quantization", quantization)
         try:
             content = json.loads(Path(path).read_bytes())

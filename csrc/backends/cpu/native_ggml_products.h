@@ -1,8 +1,9 @@
 // Gather, mat-vec and mat-mat with GGML weights, dense and routed, over a vector type `V` and the
 // descriptions of native_ggml_blocks.h, whose rules on linkage hold here, too.
 //
-// V has besides: mv_sums, how many running sums mat-vec may keep in registers; mm_rows and mm_inputs, the
-// tile of sums of mat-mat.
+// V has besides: mv_rows(inputs), how many rows of weights take turns in a mat-vec of 1, 2, 4 or 8 inputs (0:
+// the registers do not hold the sums, half of the inputs at a time); mm_rows and mm_inputs, the tile of sums
+// of mat-mat.
 //
 // Order of sums. Lane l of 16 takes elements l, l + 16, ...; mat-mat adds up the lanes every mm_depth
 // elements. Both depend on k alone, so that a row of inputs gives the same bits whatever stands beside it and
@@ -114,8 +115,8 @@ inline void fetch_ahead(const std::uint8_t* row, std::uint32_t at, std::uint32_t
   fetch_stretch<Type>(row + row_bytes<Type>(at) + (next <= most ? next : within_row));
 }
 
-// The inputs at `place` are read from memory once more, as operands of multiplications. Those of eight rows,
-// kept for the next row of weights, would take the registers that the sums need.
+// The inputs at `place` are read from memory once more, as operands of multiplications: kept for the next row
+// of weights, those of a piece of eight inputs would take the registers that the sums need.
 inline void loaded_anew(std::uint32_t& place) { __asm__ volatile("" : "+r"(place)); }
 
 // Multiplies elements [at, end) of each row, a stretch at most. The rows take turns by pieces, so that no sum
@@ -347,7 +348,8 @@ constexpr std::uint32_t mm_block = 32, mm_depth = 1024;
 template <class V, class Type>
 void decode_depth(const std::uint8_t* row, std::uint32_t begin, std::uint32_t end, std::uint32_t k,
                   float* to) {
-  for (std::uint32_t at = begin; at < end; at += stretch) fetch_ahead<Type>(row, at, k, 4);
+  constexpr std::uint32_t rows_ahead = 4;
+  for (std::uint32_t at = begin; at < end; at += stretch) fetch_ahead<Type>(row, at, k, rows_ahead);
   Store<V, true> store{to - begin};
   decode_row<V, Type>(row, begin, end, store);
 }
